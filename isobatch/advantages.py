@@ -1,0 +1,85 @@
+"""Advantages, returns and their moments."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimation (Schulman et al. 2015b), time-major.
+
+    delta_t = r_t + gamma V_{t+1} (1 - terminated_t) - V_t
+    A_t     = delta_t + gamma lambda (1 - done_t) A_{t+1},  done = terminated | truncated
+
+    rewards, terminated, truncated [T, N]; values [T+1, N], where values[t+1] belongs to the *true*
+    next observation: after a truncation the final one, never the reset one. Returns advantages
+    and their value targets A_t + V_t, both [T, N].
+    """
+    if values.shape[0] != rewards.shape[0] + 1 or values.shape[1:] != rewards.shape[1:]:
+        raise ValueError(f"values {tuple(values.shape)} for rewards {tuple(rewards.shape)}")
+    bootstrap = gamma * (~terminated).to(values.dtype)
+    deltas = rewards + bootstrap * values[1:] - values[:-1]
+    carry = gamma * gae_lambda * (~(terminated | truncated)).to(values.dtype)
+    advantages = torch.empty_like(deltas)
+    running = torch.zeros_like(deltas[0])
+    for t in range(len(deltas) - 1, -1, -1):
+        running = torch.addcmul(deltas[t], carry[t], running, out=advantages[t])
+    return advantages, advantages + values[:-1]
+
+
+class AdvantageMoments:
+    """Mean and variance of the advantages over the last iterations, weighted by sample count.
+
+    Each `update` first decays what is known: with decay 0 only the last rollout counts; the span
+    is 2 / (1 - decay) - 1 iterations (Hilton et al. 2021, section 4).
+    """
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+        self.weight = 0.0
+        self.total = 0.0
+        self.total_squares = 0.0
+
+    def update(self, advantages: Tensor, valid: Tensor | None = None) -> None:
+        """Take in one rollout's advantages; rows that are not `valid` do not count."""
+        rows = (advantages if valid is None else advantages[valid]).double()
+        self.weight = self.decay * self.weight + rows.numel()
+        self.total = self.decay * self.total + rows.sum().item()
+        self.total_squares = self.decay * self.total_squares + rows.square().sum().item()
+
+    @property
+    def mean(self) -> float:
+        """The weighted mean."""
+        return self.total / self.weight if self.weight else 0.0
+
+    @property
+    def var(self) -> float:
+        """The weighted (population) variance."""
+        if not self.weight:
+            return 1.0
+        return max(self.total_squares / self.weight - self.mean**2, 0.0)
+
+    def normalize(self, advantages: Tensor) -> Tensor:
+        """Return (A - mean) / (std + 1e-8)."""
+        return (advantages - self.mean) / (self.var**0.5 + 1e-8)
+
+    def state_dict(self) -> dict[str, float]:
+        """Return what a checkpoint keeps."""
+        return {
+            "weight": self.weight,
+            "total": self.total,
+            "total_squares": self.total_squares,
+        }
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Restore from `state_dict`."""
+        self.weight, self.total = state["weight"], state["total"]
+        self.total_squares = state["total_squares"]

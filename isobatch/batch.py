@@ -1,0 +1,92 @@
+"""The batch: how much experience one iteration holds and how it is cut for gradient steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from isobatch.errors import UserError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """N environments x T steps, cut into M minibatches, passed over E times.
+
+    Everything else about the batch follows from these four and is a property, never stored.
+    """
+
+    n_envs: int = 8
+    """Parallel environments, N."""
+    n_steps: int = 128
+    """Steps per environment in one rollout, T."""
+    n_minibatches: int = 4
+    """Parts each epoch's rows are cut into, M: one gradient step each."""
+    n_epochs: int = 4
+    """Passes over one rollout, E."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise UserError(f"{field.name} must be a whole number, got {value!r}")
+            if value < 1:
+                raise UserError(f"{field.name} must be at least 1, got {value}")
+        if self.n_minibatches > self.rollout_size:
+            raise UserError(
+                f"n_minibatches {self.n_minibatches} is more than the {self.rollout_size} rows of a "
+                f"rollout (n_envs {self.n_envs} x n_steps {self.n_steps})"
+            )
+
+    @property
+    def rollout_size(self) -> int:
+        """Rows in one rollout, N x T: the paper's iteration batch size."""
+        return self.n_envs * self.n_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        """Rows in one gradient step, N x T / M (rounded down): the optimization batch size."""
+        return self.rollout_size // self.n_minibatches
+
+    @property
+    def grad_steps_per_iteration(self) -> int:
+        """Gradient steps taken on one rollout, M x E."""
+        return self.n_minibatches * self.n_epochs
+
+    @classmethod
+    def from_sb3(cls, *, n_envs: int, n_steps: int, batch_size: int, n_epochs: int) -> Batch:
+        """Build from Stable-Baselines3's numbers, where `batch_size` is the minibatch."""
+        return cls(n_envs, n_steps, minibatch_count(n_envs * n_steps, batch_size), n_epochs)
+
+    @classmethod
+    def from_cleanrl(
+        cls, *, num_envs: int, num_steps: int, num_minibatches: int, update_epochs: int
+    ) -> Batch:
+        """Build from CleanRL's numbers; its `batch_size` is the whole rollout and follows."""
+        return cls(num_envs, num_steps, num_minibatches, update_epochs)
+
+    def minibatches_for(self, n_steps: int) -> int:
+        """Return how many minibatches a rollout of only `n_steps` steps is cut into.
+
+        The budget's last rollout may be short. Its minibatches keep about the usual size, so that
+        no gradient step is noisier than the others; 0 means it is too short for even one.
+        """
+        return min(self.n_minibatches, round(self.n_envs * n_steps / self.minibatch_size))
+
+
+def minibatch_count(rollout_size: int, minibatch_size: int) -> int:
+    """Return M for minibatches of `minibatch_size` rows; the rollout must divide evenly."""
+    if minibatch_size < 1:
+        raise UserError(f"a minibatch needs at least 1 row, got {minibatch_size}")
+    if minibatch_size > rollout_size:
+        raise UserError(f"a minibatch of {minibatch_size} is more than the {rollout_size} rows")
+    if rollout_size % minibatch_size:
+        raise UserError(
+            f"minibatches of {minibatch_size} rows do not divide a rollout of {rollout_size}; "
+            f"the nearest that do: {_nearest_divisors(rollout_size, minibatch_size)}"
+        )
+    return rollout_size // minibatch_size
+
+
+def _nearest_divisors(total: int, target: int) -> str:
+    divisors = [size for size in range(1, total + 1) if total % size == 0]
+    closest = sorted(sorted(divisors, key=lambda size: abs(size - target))[:2])
+    return " and ".join(str(size) for size in closest)

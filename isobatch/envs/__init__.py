@@ -1,0 +1,68 @@
+"""Environments of every make behind one `Step`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from isobatch.envs.step import BatchedEnv, Observation, Step
+from isobatch.errors import UserError
+
+if TYPE_CHECKING:
+    from isobatch.recipe import Recipe
+
+__all__ = ["BatchedEnv", "Observation", "Step", "make", "wrap"]
+
+
+def make(recipe: Recipe, seeds: list[int], *, training: bool = True) -> BatchedEnv:
+    """Make the recipe's environment, one copy per seed.
+
+    With `training` False, Atari plays whole games for their own score.
+    """
+    from isobatch.envs.catalog import resolve
+
+    source = resolve(recipe.env)
+    settings = recipe.environment
+    if source.maker == "envpool":
+        from isobatch.envs.pool import PoolEnv
+
+        return PoolEnv(
+            source.id,
+            seeds,
+            threads=settings.env_threads,
+            episodic_life=settings.episodic_life and training,
+            sign_rewards=settings.sign_rewards and training,
+            options=settings.options,
+        )
+    if source.maker == "tensor":
+        from isobatch.envs.tensor import BUILT_IN, TensorAdapter
+
+        return TensorAdapter(BUILT_IN[source.id](len(seeds)), recipe.env, seeds)
+    from isobatch.envs.gym import from_id
+
+    return from_id(source.id, seeds, settings.vectorization, settings.options)
+
+
+def wrap(make_env: Callable[[], Any], name: str, seeds: list[int], vectorization: str) -> BatchedEnv:
+    """Adapt what a user's `make_env` returns: an environment, a vector of them, or a `TensorEnv`."""
+    import gymnasium
+    from gymnasium.vector import VectorEnv
+
+    from isobatch.envs.gym import GymEnv, from_factory
+    from isobatch.envs.tensor import TensorAdapter
+
+    env = make_env()
+    if hasattr(env, "num_envs"):
+        if env.num_envs != len(seeds):
+            raise UserError(
+                f"make_env gave a vector of {env.num_envs} environments, the batch has "
+                f"n_envs {len(seeds)}"
+            )
+        if hasattr(env, "device"):
+            return TensorAdapter(env, name, seeds)
+        if isinstance(env, VectorEnv):
+            return GymEnv(env, name, seeds)
+    if not isinstance(env, gymnasium.Env):
+        raise UserError(f"make_env must return a Gymnasium environment, got {type(env).__name__}")
+    env.close()
+    return from_factory(make_env, name, seeds, vectorization)

@@ -1,0 +1,117 @@
+"""Gymnasium environments, one by one or as vectors, in each of the three autoreset modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from torch import Tensor
+
+from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
+from isobatch.envs.step import Observation, Step
+from isobatch.errors import UserError
+
+
+class GymEnv:
+    """A Gymnasium vector environment in any autoreset mode.
+
+    Next-step vectors behave as EnvPool does. Same-step vectors give the final observation in
+    `final`; where autoreset is disabled, ended environments are reset here, which is the same.
+    """
+
+    def __init__(self, vector: VectorEnv, name: str, seeds: list[int]) -> None:
+        self.name = name
+        self.n_envs = vector.num_envs
+        self.observation_layout = ObservationLayout.of(vector.single_observation_space, name)
+        self.action_layout = ActionLayout.of(vector.single_action_space, name)
+        self._vector = vector
+        self._seeds = seeds
+        self._mode = _autoreset_mode(vector, name)
+        self._action_dtype: Any = vector.single_action_space.dtype
+        self._done = np.zeros(self.n_envs, bool)
+
+    def reset(self) -> Observation:
+        """Start all environments with the seeds given."""
+        self._done = np.zeros(self.n_envs, bool)
+        observation, _ = self._vector.reset(seed=self._seeds)
+        return self.observation_layout.encode(observation)
+
+    def step(self, actions: Tensor) -> Step:
+        """Step all environments; `actions` [N, K] in policy form."""
+        native = self.action_layout.native(actions).numpy().astype(self._action_dtype)
+        raw, reward, terminated, truncated, info = self._vector.step(native)
+        observation = self.observation_layout.encode(raw)
+        done = np.logical_or(terminated, truncated)
+        valid = np.ones(self.n_envs, bool)
+        final = None
+        if self._mode is AutoresetMode.NEXT_STEP:
+            valid, self._done = ~self._done, done
+        elif done.any() and self._mode is AutoresetMode.SAME_STEP:
+            final = self._final_from(info, observation, done)
+        elif done.any():
+            final = {part: tensor.clone() for part, tensor in observation.items()}
+            raw, _ = self._vector.reset(options={"reset_mask": done})
+            observation = self.observation_layout.encode(raw)
+        return Step(
+            observation=observation,
+            reward=torch.from_numpy(np.asarray(reward, np.float32)),
+            terminated=torch.from_numpy(np.asarray(terminated, bool)),
+            truncated=torch.from_numpy(np.asarray(truncated, bool)),
+            valid=torch.from_numpy(valid),
+            final=final,
+        )
+
+    def close(self) -> None:
+        """Close the vector and its environments."""
+        self._vector.close()
+
+    def _final_from(self, info: dict, observation: Observation, done: np.ndarray) -> Observation:
+        """Collect the final observations a same-step vector leaves in `info`."""
+        if "final_obs" not in info:
+            raise UserError(f"{self.name}: a same-step vector must give final_obs in its info")
+        final = {part: tensor.clone() for part, tensor in observation.items()}
+        for index in np.flatnonzero(done):
+            single = add_batch_axis(info["final_obs"][index])
+            for part, tensor in self.observation_layout.encode(single).items():
+                final[part][index] = tensor[0]
+        return final
+
+
+def from_id(
+    env_id: str, seeds: list[int], vectorization: str, options: dict[str, Any] | None = None
+) -> GymEnv:
+    """Make a registered Gymnasium environment (`Id` or `module:Id`)."""
+
+    def make() -> gymnasium.Env:
+        return gymnasium.make(env_id, **(options or {}))
+
+    try:
+        return from_factory(make, env_id, seeds, vectorization)
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"Gymnasium cannot make {env_id}: {reason}") from error
+
+
+def from_factory(
+    make_env: Callable[[], Any], name: str, seeds: list[int], vectorization: str
+) -> GymEnv:
+    """Vectorise environments made one by one by `make_env`."""
+    kind = SyncVectorEnv if vectorization == "sync" else AsyncVectorEnv
+    vector = kind([make_env] * len(seeds), autoreset_mode=AutoresetMode.NEXT_STEP)
+    return GymEnv(vector, name, seeds)
+
+
+def _autoreset_mode(vector: VectorEnv, name: str) -> AutoresetMode:
+    mode = vector.metadata.get("autoreset_mode")
+    if isinstance(mode, AutoresetMode):
+        return mode
+    raise UserError(
+        f"{name}: the vector environment does not say how it resets; set "
+        "metadata['autoreset_mode'] to a gymnasium.vector.AutoresetMode"
+    )

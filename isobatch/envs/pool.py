@@ -1,0 +1,146 @@
+"""EnvPool's environments, batched in C++."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isobatch.envs.qt import preload_qt
+from isobatch.envs.spaces import ActionLayout, ObservationLayout
+from isobatch.envs.step import Observation, Step
+from isobatch.errors import UserError, nearest
+
+
+class PoolEnv:
+    """A synchronous EnvPool, which resets on the next step.
+
+    The row after a done is a reset: its action is ignored and its reward 0, so it is not `valid`;
+    the observation before it is the true final one (FACTS: EnvPool 1.2.5).
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        seeds: list[int],
+        *,
+        threads: int = 0,
+        episodic_life: bool = False,
+        sign_rewards: bool = False,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.name = env_id
+        self.n_envs = len(seeds)
+        arguments = dict(options or {})
+        if episodic_life:
+            arguments["episodic_life"] = True
+        if sign_rewards:
+            arguments["reward_clip"] = True
+        self._pool = _make_pool(env_id, seeds, threads, arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Gymnasium remarks on EnvPool's float64 bounds.
+            observation_space = self._pool.observation_space
+            action_space = self._pool.action_space
+        self.observation_layout = ObservationLayout.of(observation_space, env_id)
+        self.action_layout = ActionLayout.of(action_space, env_id)
+        self._keys = {key: place for place, key in enumerate(self._pool._state_keys)}
+        self._paths = _observation_paths(self._keys)
+        self._scored = "info:terminated" in self._keys and "info:reward" in self._keys
+        self._ids = np.arange(self.n_envs, dtype=np.int32)
+        self._action_dtype = self._pool._spec._action_spec[-1][0]
+        self._done = np.zeros(self.n_envs, bool)
+
+    def reset(self) -> Observation:
+        """Start all environments."""
+        self._pool.async_reset()
+        self._done = np.zeros(self.n_envs, bool)
+        return self._observation(self._pool._recv())
+
+    def step(self, actions: Tensor) -> Step:
+        """Step all environments; `actions` [N, K] in policy form."""
+        if len(actions) != self.n_envs:
+            raise ValueError(f"{len(actions)} actions for {self.n_envs} environments")
+        native = self.action_layout.native(actions).numpy().astype(self._action_dtype, order="C")
+        # EnvPool's own step() spends longer on dictionaries than CartPole on physics.
+        self._pool._send([self._ids, self._ids, native])
+        state = self._pool._recv()
+        done, truncated = state[self._keys["done"]], state[self._keys["trunc"]]
+        valid, self._done = ~self._done, done
+        score = over = None
+        if self._scored:
+            score = torch.from_numpy(state[self._keys["info:reward"]]).float()
+            over = torch.from_numpy((state[self._keys["info:terminated"]] != 0) | truncated)
+        return Step(
+            observation=self._observation(state),
+            reward=torch.from_numpy(state[self._keys["reward"]]),
+            terminated=torch.from_numpy(done & ~truncated),
+            truncated=torch.from_numpy(truncated),
+            valid=torch.from_numpy(valid),
+            score=score,
+            over=over,
+        )
+
+    def close(self) -> None:
+        """Stop EnvPool's threads."""
+        self._pool.close()
+
+    def _observation(self, state: list[np.ndarray]) -> Observation:
+        if self._paths is None:
+            return self.observation_layout.encode(state[self._keys["obs"]])
+        nested: dict[str, Any] = {}
+        for path, place in self._paths:
+            node = nested
+            for key in path[:-1]:
+                node = node.setdefault(key, {})
+            node[path[-1]] = state[place]
+        return self.observation_layout.encode(nested)
+
+
+def pool_registry() -> dict[str, Any]:
+    """Return EnvPool's environments: id -> (module, ...)."""
+    preload_qt()
+    from envpool.registration import registry
+
+    return registry.specs
+
+
+def _make_pool(env_id: str, seeds: list[int], threads: int, arguments: dict[str, Any]) -> Any:
+    preload_qt()
+    import envpool
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            known = envpool.make_spec(env_id).config._asdict()
+            for name in arguments:
+                if name not in known:
+                    hint = nearest(name, list(known))
+                    raise UserError(f"{env_id} has no option {name!r}.{hint}")
+            if known.get("max_num_players", 1) > 1:
+                raise UserError(f"{env_id} is for several players; one agent per environment only")
+            return envpool.make(
+                env_id,
+                env_type="gymnasium",
+                num_envs=len(seeds),
+                num_threads=min(threads, len(seeds)),
+                seed=seeds,
+                **arguments,
+            )
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"EnvPool cannot make {env_id}: {' '.join(str(error).split())}") from error
+
+
+def _observation_paths(keys: dict[str, int]) -> list[tuple[tuple[str, ...], int]] | None:
+    """Return where each entry of a Dict observation stands, or None for a plain array."""
+    if "obs" in keys:
+        return None
+    return [
+        (tuple(key.removeprefix("obs:").split(".")), place)
+        for key, place in keys.items()
+        if key.startswith("obs:")
+    ]

@@ -1,0 +1,39 @@
+"""Seeds for environments: spread out, and never shared between runs.
+
+EnvPool would give environment i the seed s + i, so that runs with seeds 0 and 1 would share all
+but one of their environments.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+RUNS = 1 << 15
+"""Run seeds below this get disjoint environment seeds, by construction."""
+ENVIRONMENTS = 1 << 16
+"""Environments one run may ever make, those made again on resuming included."""
+EVALUATION = ENVIRONMENTS // 2
+"""The upper half of a run's seeds belongs to evaluation."""
+MASK = (1 << 31) - 1
+
+
+def env_seeds(run_seed: int, count: int, first: int = 0) -> list[int]:
+    """Return 31-bit seeds for a run's environments number first ... first + count - 1.
+
+    For run seeds below 2^15 the map (run seed, environment number) -> seed is one to one, so two
+    runs, or two stretches of one run, never share a seed. Larger run seeds are hashed first, and
+    then differ only with overwhelming probability.
+    """
+    if run_seed >= RUNS:
+        run_seed = int(np.random.SeedSequence(run_seed).generate_state(1)[0]) % RUNS
+    numbers = (first + np.arange(count, dtype=np.int64)) % ENVIRONMENTS
+    return [_scramble(int(number) * RUNS + run_seed) for number in numbers]
+
+
+def _scramble(value: int) -> int:
+    """A bijection of the 31-bit numbers: odd products and xor-shifts both invert."""
+    value ^= 0x5BD1E995 & MASK
+    for factor in (0x2C1B3C6D, 0x297A2D39):
+        value ^= value >> 16
+        value = value * factor & MASK
+    return value ^ value >> 15

@@ -1,0 +1,59 @@
+"""What every environment gives back, whatever it is made of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from isobatch.envs.spaces import ActionLayout, ObservationLayout
+
+Observation = dict[str, Tensor]
+"""Encoded observations: 'image' [N, C, H, W] and/or 'vector' [N, D]."""
+
+
+class Step(NamedTuple):
+    """One step of N environments.
+
+    The first five fields are the contract. Vectors that reset on the *next* step give the true
+    final observation as `observation` and then one row that is no transition (`valid` False).
+    Vectors that reset on the *same* step give the reset observation, and `final` beside it.
+    """
+
+    observation: Observation
+    """What to act on next, [N, ...]."""
+    reward: Tensor
+    """[N] float32, as trained on."""
+    terminated: Tensor
+    """[N] bool: the task ended; nothing follows."""
+    truncated: Tensor
+    """[N] bool: the clock ended it; the final observation's value follows."""
+    valid: Tensor
+    """[N] bool: False where the row is a reset and not a transition."""
+    final: Observation | None = None
+    """Same-step resets only: the last observation of episodes that ended, other rows arbitrary."""
+    score: Tensor | None = None
+    """[N] the environment's own reward where `reward` was changed for training."""
+    over: Tensor | None = None
+    """[N] bool: whole games that ended, where `terminated` also marks lost lives."""
+
+
+class BatchedEnv(Protocol):
+    """N environments stepped together."""
+
+    name: str
+    n_envs: int
+    observation_layout: ObservationLayout
+    action_layout: ActionLayout
+
+    def reset(self) -> Observation:
+        """Start all environments; return the first observations [N, ...]."""
+        ...
+
+    def step(self, actions: Tensor) -> Step:
+        """Take one action in each environment (policy form: see `ActionLayout`)."""
+        ...
+
+    def close(self) -> None:
+        """Free what the environments hold."""
+        ...

@@ -1,0 +1,77 @@
+"""Losses: pure, per sample, unreduced. `update.py` takes the one mean over valid rows.
+
+logp: the current policy; logp_behav: the one that acted; logp_prox: the one that limits the step;
+all log-probabilities of the action taken, [B]. Equations: Hilton et al. 2021, section 2.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def clip_loss(
+    logp: Tensor,
+    logp_behav: Tensor,
+    logp_prox: Tensor,
+    advantages: Tensor,
+    clip_range: float,
+    max_ratio: float = 100.0,
+) -> Tensor:
+    """Decoupled clipped objective, negated: [B].
+
+    -(pi_prox / pi_behav) min(r A, clip(r, 1 - eps, 1 + eps) A),  r = pi / pi_prox
+
+    In log space, since ratios can be large; with prox = behav it is PPO's, with eps infinite the
+    importance-sampled policy gradient.
+    """
+    behav = floored(logp, logp_behav, max_ratio)
+    low = math.log1p(-clip_range) if clip_range < 1 else -math.inf
+    clipped = torch.clamp(logp - logp_prox, low, math.log1p(clip_range))
+    free = advantages * torch.exp(logp - behav)
+    held = advantages * torch.exp(clipped + logp_prox - behav)
+    return -torch.minimum(free, held)
+
+
+def kl_loss(
+    logp: Tensor,
+    logp_behav: Tensor,
+    logp_prox: Tensor,
+    advantages: Tensor,
+    kl_coef: float,
+    max_ratio: float = 100.0,
+    kl: Tensor | None = None,
+) -> Tensor:
+    """Decoupled KL-penalised objective, negated: [B].
+
+    -(pi / pi_behav) A + beta KL(prox, pi)
+
+    `kl` [B] is the distributions' own divergence; without it the reference's estimate
+    (logp - logp_prox)^2 / 2 is used.
+    """
+    behav = floored(logp, logp_behav, max_ratio)
+    penalty = 0.5 * (logp - logp_prox).square() if kl is None else kl
+    return -advantages * torch.exp(logp - behav) + kl_coef * penalty
+
+
+def value_loss(values: Tensor, targets: Tensor) -> Tensor:
+    """Half the squared error, (v - target)^2 / 2: [B]."""
+    return 0.5 * (values - targets).square()
+
+
+def floored(logp: Tensor, logp_behav: Tensor, max_ratio: float) -> Tensor:
+    """Raise logp_behav so that no ratio pi / pi_behav exceeds `max_ratio`; no gradient flows."""
+    return torch.maximum(logp_behav, logp.detach() - math.log(max_ratio))
+
+
+def clipped_fraction(logp: Tensor, logp_prox: Tensor, clip_range: float) -> Tensor:
+    """1 where r = pi / pi_prox lies outside [1 - eps, 1 + eps], else 0: [B]."""
+    return ((torch.exp(logp - logp_prox) - 1).abs() > clip_range).to(logp.dtype)
+
+
+def approximate_kl(logp: Tensor, logp_behav: Tensor) -> Tensor:
+    """Schulman's low-variance estimate of KL(behav, pi), (r - 1) - log r: [B]."""
+    log_ratio = logp - logp_behav
+    return torch.expm1(log_ratio) - log_ratio

@@ -1,0 +1,107 @@
+"""Policy and value networks: one encoder shared, two of them, or one the value does not train."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from isobatch.envs.spaces import ActionLayout, ObservationLayout
+from isobatch.errors import UserError
+from isobatch.models.distributions import distribution_of
+from isobatch.models.encoders import CustomEncoder, ObservationEncoder, initialise
+from isobatch.recipe import Model
+
+EncoderFactory = Callable[[ObservationLayout], nn.Module]
+
+
+class Actor(nn.Module):
+    """Encoder and policy head: observation -> distribution parameters [B, P]."""
+
+    def __init__(self, encoder: nn.Module, actions: ActionLayout, init: str) -> None:
+        super().__init__()
+        distribution = distribution_of(actions)
+        self.encoder = encoder
+        head = nn.Linear(encoder.n_features, distribution.n_outputs)
+        self.head = initialise(head, init, gain=0.01, scale=0.1)
+        free = distribution.n_params - distribution.n_outputs
+        self.free = nn.Parameter(torch.zeros(free)) if free else None
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return the policy's parameters."""
+        return self.params(self.encoder(observation))
+
+    def params(self, features: Tensor) -> Tensor:
+        """Return the policy's parameters from encoded features."""
+        outputs = self.head(features)
+        if self.free is None:
+            return outputs
+        return torch.cat([outputs, self.free.expand(len(outputs), -1)], 1)
+
+
+class ActorCritic(nn.Module):
+    """An `Actor` and a value function over the same observations."""
+
+    def __init__(
+        self,
+        observations: ObservationLayout,
+        actions: ActionLayout,
+        model: Model,
+        encoder: EncoderFactory | nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.architecture = model.architecture
+        self.distribution = distribution_of(actions)
+        first = _encoder(observations, model, encoder)
+        self.actor = Actor(first, actions, model.init)
+        self.critic_encoder = (
+            _encoder(observations, model, encoder) if model.architecture == "dual" else None
+        )
+        value = nn.Linear(first.n_features, 1)
+        self.value_head = initialise(value, model.init, gain=1.0, scale=0.1)
+
+    def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return (policy parameters [B, P], values [B])."""
+        features = self.actor.encoder(observation)
+        return self.actor.params(features), self._value(observation, features)
+
+    def act(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Return (policy parameters, values), the values None where they cost a second encoder.
+
+        A separate critic is cheaper to run over the whole rollout at once, by `values`.
+        """
+        features = self.actor.encoder(observation)
+        params = self.actor.params(features)
+        return params, None if self.critic_encoder else self._value(observation, features)
+
+    def values(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return values [B]."""
+        encoder = self.critic_encoder or self.actor.encoder
+        return self.value_head(encoder(observation)).squeeze(1)
+
+    def _value(self, observation: dict[str, Tensor], features: Tensor) -> Tensor:
+        if self.critic_encoder is not None:
+            features = self.critic_encoder(observation)
+        elif self.architecture == "detach":
+            features = features.detach()
+        return self.value_head(features).squeeze(1)
+
+
+def _encoder(
+    observations: ObservationLayout, model: Model, custom: EncoderFactory | nn.Module | None
+) -> nn.Module:
+    if isinstance(custom, nn.Module):
+        return CustomEncoder(copy.deepcopy(custom), observations)
+    if custom is not None:
+        return CustomEncoder(custom(observations), observations)
+    if model.encoder == "custom":
+        raise UserError("this run used an encoder of the user's own: pass encoder= to load it")
+    if observations.image is None and model.encoder in ("nature", "impala"):
+        raise UserError(f"encoder {model.encoder} needs images; the observations are vectors")
+    if observations.image is not None and model.encoder == "mlp":
+        raise UserError("encoder mlp needs vectors; the observations have images")
+    if observations.image and min(observations.image[1:]) < 36 and model.encoder != "impala":
+        raise UserError(f"encoder nature needs images of 36x36 at least, got {observations.image}")
+    return ObservationEncoder(observations, model)

@@ -1,0 +1,175 @@
+"""Encoders: observations to features, with the two initialisations in use in the field."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from isobatch.envs.spaces import ObservationLayout
+from isobatch.recipe import Model
+
+ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+Init = str
+
+
+def initialise(layer: nn.Module, init: Init, gain: float = math.sqrt(2), scale: float = 1.0):
+    """Initialise a Linear or Conv2d and return it; biases are zero.
+
+    `orthogonal`: orthogonal rows times `gain`. `reference`: PyTorch's uniform rows brought to
+    length `scale`, which bounds each output at the start (Cobbe et al. 2020, their code).
+    """
+    weight, bias = layer.weight, layer.bias
+    with torch.no_grad():
+        if init == "orthogonal":
+            nn.init.orthogonal_(weight, gain)
+        else:
+            flat = weight.flatten(1)
+            flat *= scale / flat.norm(dim=1, keepdim=True)
+        bias.zero_()
+    return layer
+
+
+class MlpEncoder(nn.Sequential):
+    """Linear layers with an activation after each; [B, D] -> [B, hidden_sizes[-1]]."""
+
+    def __init__(self, n_inputs: int, model: Model) -> None:
+        layers: list[nn.Module] = []
+        for width in model.hidden_sizes:
+            layers.append(initialise(nn.Linear(n_inputs, width), model.init))
+            layers.append(ACTIVATIONS[model.activation]())
+            n_inputs = width
+        super().__init__(*layers)
+        self.n_features = n_inputs
+
+
+class NatureEncoder(nn.Module):
+    """Three convolutions and 512 features (Mnih et al. 2015); [B, C, H, W] -> [B, 512]."""
+
+    def __init__(self, shape: tuple[int, int, int], init: Init) -> None:
+        super().__init__()
+        channels, height, width = shape
+        self.convolutions = nn.Sequential(
+            initialise(nn.Conv2d(channels, 32, 8, stride=4), init),
+            nn.ReLU(inplace=True),
+            initialise(nn.Conv2d(32, 64, 4, stride=2), init),
+            nn.ReLU(inplace=True),
+            initialise(nn.Conv2d(64, 64, 3), init),
+            nn.ReLU(inplace=True),
+        )
+        for kernel, stride in ((8, 4), (4, 2), (3, 1)):
+            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        self.dense = initialise(nn.Linear(64 * height * width, 512), init)
+        self.n_features = 512
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Encode images already scaled to [0, 1]."""
+        return functional.relu(self.dense(self.convolutions(image).flatten(1)))
+
+
+class _Residual(nn.Module):
+    """x + conv(relu(conv(relu(x))))."""
+
+    def __init__(self, channels: int, init: Init, scale: float) -> None:
+        super().__init__()
+        part = math.sqrt(scale)
+        self.first = initialise(nn.Conv2d(channels, channels, 3, padding=1), init, scale=part)
+        self.second = initialise(nn.Conv2d(channels, channels, 3, padding=1), init, scale=part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(functional.relu(x))
+        return x + self.second(functional.relu_(hidden))
+
+
+class ImpalaEncoder(nn.Module):
+    """Three stages of convolution, pooling and residual blocks (Espeholt et al. 2018).
+
+    [B, C, H, W] -> [B, 256]; 16, 32, 32 channels, 2 blocks a stage, as in the Procgen papers.
+    """
+
+    CHANNELS, BLOCKS, FEATURES = (16, 32, 32), 2, 256
+
+    def __init__(self, shape: tuple[int, int, int], init: Init) -> None:
+        super().__init__()
+        channels, height, width = shape
+        # Each residual sum keeps its variance near one: the reference divides by both counts.
+        scale = 1 / math.sqrt(len(self.CHANNELS)) / math.sqrt(self.BLOCKS)
+        stages: list[nn.Module] = []
+        for width_out in self.CHANNELS:
+            stages.append(initialise(nn.Conv2d(channels, width_out, 3, padding=1), init))
+            stages.append(nn.MaxPool2d(3, stride=2, padding=1))
+            stages.extend(_Residual(width_out, init, scale) for _ in range(self.BLOCKS))
+            channels, height, width = width_out, (height + 1) // 2, (width + 1) // 2
+        self.stages = nn.Sequential(*stages)
+        self.dense = initialise(
+            nn.Linear(channels * height * width, self.FEATURES), init, scale=1.4
+        )
+        self.n_features = self.FEATURES
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Encode images already scaled to [0, 1]."""
+        hidden = functional.relu(self.stages(image))
+        return functional.relu(self.dense(hidden.flatten(1)))
+
+
+class ObservationEncoder(nn.Module):
+    """Encode whatever parts an observation has: the image by a CNN, the vector by an MLP.
+
+    With both, their features are concatenated. uint8 images are scaled here, not before.
+    """
+
+    def __init__(self, layout: ObservationLayout, model: Model) -> None:
+        super().__init__()
+        self.image = _image_encoder(layout.image, model) if layout.image else None
+        self.vector = MlpEncoder(layout.vector, model) if layout.vector else None
+        self.n_features = sum(part.n_features for part in (self.image, self.vector) if part)
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return features [B, n_features]."""
+        features = []
+        if self.image is not None:
+            features.append(self.image(scaled(observation["image"])))
+        if self.vector is not None:
+            features.append(self.vector(observation["vector"]))
+        return features[0] if len(features) == 1 else torch.cat(features, 1)
+
+
+class CustomEncoder(nn.Module):
+    """A user's module: it gets the one tensor there is, or the dict of both parts."""
+
+    def __init__(self, module: nn.Module, layout: ObservationLayout) -> None:
+        super().__init__()
+        self.module = module
+        self.n_features = _output_width(self, layout)
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return the module's features [B, n_features]."""
+        parts = dict(observation)
+        if "image" in parts:
+            parts["image"] = scaled(parts["image"])
+        return self.module(next(iter(parts.values())) if len(parts) == 1 else parts)
+
+
+def scaled(image: Tensor) -> Tensor:
+    """Bring uint8 images to [0, 1] floats, channels last in memory, which CPUs convolve faster."""
+    if image.dtype == torch.uint8:
+        image = image.to(torch.float32, memory_format=torch.channels_last)
+        return image.mul_(1 / 255)
+    return image.contiguous(memory_format=torch.channels_last)
+
+
+def _image_encoder(shape: tuple[int, int, int], model: Model) -> NatureEncoder | ImpalaEncoder:
+    if model.encoder == "impala":
+        return ImpalaEncoder(shape, model.init)
+    return NatureEncoder(shape, model.init)
+
+
+def _output_width(encoder: nn.Module, layout: ObservationLayout) -> int:
+    blank = {
+        part: torch.zeros(1, *shape, dtype=layout.dtypes[part])
+        for part, shape in layout.shapes.items()
+    }
+    with torch.no_grad():
+        return encoder(blank).shape[1]

@@ -1,0 +1,127 @@
+"""Running statistics of observations and rewards."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class RunningMoments:
+    """Mean and variance of all rows seen, merged batch by batch (Chan et al. 1979), in float64."""
+
+    def __init__(self, shape: tuple[int, ...] = (), device: torch.device | str = "cpu") -> None:
+        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.var = torch.ones(shape, dtype=torch.float64, device=device)
+        # A little weight on (0, 1), as the reference has, keeps the first division defined.
+        self.count = torch.tensor(1e-4, dtype=torch.float64, device=device)
+
+    def update(self, rows: Tensor) -> None:
+        """Take in rows [B, *shape]."""
+        if not len(rows):
+            return
+        rows = rows.double()
+        mean, var, count = rows.mean(0), rows.var(0, correction=0), len(rows)
+        total = self.count + count
+        shift = mean - self.mean
+        squares = self.var * self.count + var * count + shift**2 * self.count * count / total
+        self.mean = self.mean + shift * count / total
+        self.var = squares / total
+        self.count = total
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        return {"mean": self.mean, "var": self.var, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore from `state_dict`."""
+        device = self.mean.device
+        self.mean, self.var, self.count = (state[key].to(device) for key in ("mean", "var", "count"))
+
+
+class RewardNormalizer:
+    """Divide rewards by the running deviation of the discounted return; nothing is subtracted.
+
+    R_t = r_t + gamma R_{t-1} (1 - first_t);  r'_t = clip(r_t / sqrt(Var R + 1e-8))
+
+    The whole rollout enters the statistics before it is divided by them (Cobbe et al. 2020).
+    """
+
+    def __init__(
+        self,
+        n_envs: int,
+        gamma: float = 0.99,
+        clip: float = 10.0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.gamma = gamma
+        self.clip = clip
+        self.moments = RunningMoments(device=device)
+        self.running = torch.zeros(n_envs, device=device)
+
+    def __call__(self, rewards: Tensor, first: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Normalise rewards [T, N]; `first` [T, N] marks the row that begins an episode.
+
+        Rows that are not `valid` are no part of the statistics.
+        """
+        returns = torch.empty_like(rewards)
+        carry = self.gamma * (~first).to(rewards.dtype)
+        for t in range(len(rewards)):
+            self.running = torch.addcmul(rewards[t], carry[t], self.running, out=returns[t])
+        self.running = self.running.clone()
+        self.moments.update(returns.reshape(-1) if valid is None else returns[valid])
+        scale = (self.moments.var + 1e-8).sqrt().to(rewards.dtype)
+        return torch.clamp(rewards / scale, -self.clip, self.clip)
+
+    def restart(self) -> None:
+        """Forget the running returns: the environments were made anew."""
+        self.running = torch.zeros_like(self.running)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        return self.moments.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore from `state_dict`."""
+        self.moments.load_state_dict(state)
+
+
+class ObservationNormalizer:
+    """Centre and scale the vector part of observations; images pass through.
+
+    The statistics are frozen within an iteration, so that the policy that acted and the policy
+    that is updated read the same observation, and take in the rollout after the update.
+    """
+
+    CLIP = 10.0
+
+    def __init__(self, width: int | None, device: torch.device | str = "cpu") -> None:
+        self.moments = RunningMoments((width,), device) if width else None
+        self._refresh()
+
+    def __call__(self, observation: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the observation with 'vector' [..., D] normalised and clipped at 10."""
+        if self.moments is None:
+            return observation
+        vector = (observation["vector"] - self._shift) * self._scale
+        return observation | {"vector": vector.clamp_(-self.CLIP, self.CLIP)}
+
+    def update(self, rows: Tensor) -> None:
+        """Take in vectors [B, D]."""
+        if self.moments is not None:
+            self.moments.update(rows)
+            self._refresh()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        return self.moments.state_dict() if self.moments else {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore from `state_dict`."""
+        if self.moments is not None:
+            self.moments.load_state_dict(state)
+            self._refresh()
+
+    def _refresh(self) -> None:
+        if self.moments is not None:
+            self._shift = self.moments.mean.float()
+            self._scale = (self.moments.var + 1e-8).rsqrt().float()

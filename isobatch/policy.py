@@ -1,0 +1,175 @@
+"""A trained policy on its own: load it, ask it for actions, evaluate it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isobatch import envs, store
+from isobatch.envs.seeds import EVALUATION, env_seeds
+from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
+from isobatch.models import ActorCritic, EncoderFactory
+from isobatch.normalize import ObservationNormalizer
+from isobatch.recipe import Recipe
+from isobatch.state import TrainState, under
+
+
+class Policy:
+    """A policy with its observation statistics and spaces, needing no environment."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        observations: ObservationLayout,
+        actions: ActionLayout,
+        model: ActorCritic,
+        normalizer: ObservationNormalizer,
+    ) -> None:
+        self.recipe = recipe
+        self.observation_layout = observations
+        self.action_layout = actions
+        self.model = model.eval()
+        self.normalizer = normalizer
+        self.generator = torch.Generator().manual_seed(recipe.seed)
+
+    @torch.inference_mode()
+    def predict(self, observation: Any, deterministic: bool = False) -> Any:
+        """Return the action for one observation, or actions for a batch of them.
+
+        `observation` is the environment's own: an array, a number or a dict, with or without a
+        leading batch axis; the action has the environment's own form, with the same axis.
+        """
+        batched = self._is_batch(observation)
+        parts = self.observation_layout.encode(observation if batched else add_batch_axis(observation))
+        params, _ = self.model.act(self.normalizer(parts))
+        distribution = self.model.distribution
+        if deterministic:
+            actions = distribution.mode(params)
+        else:
+            actions = distribution.sample(params, self.generator)
+        native = self.action_layout.native(actions).numpy()
+        return native if batched else native[0]
+
+    def values(self, observation: Any) -> np.ndarray:
+        """Return the values [B] of a batch of observations."""
+        with torch.inference_mode():
+            parts = self.observation_layout.encode(observation)
+            return self.model.values(self.normalizer(parts)).numpy()
+
+    def _is_batch(self, observation: Any) -> bool:
+        leaf = self.observation_layout.leaves[0]
+        for key in leaf.path:
+            observation = observation[key]
+        return np.ndim(observation) > len(leaf.shape)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns and lengths of evaluation episodes."""
+
+    returns: list[float]
+    lengths: list[int]
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the returns."""
+        return float(np.std(self.returns))
+
+
+def save(run: store.RunDirectory, state: TrainState, env: envs.BatchedEnv) -> None:
+    """Write the policy file of a run."""
+    tensors: dict[str, Tensor] = {
+        f"model.{name}": value for name, value in state.model.state_dict().items()
+    }
+    for name, value in state.observation_normalizer.state_dict().items():
+        tensors[f"observation.{name}"] = value
+    description = {
+        "observations": env.observation_layout.to_json(),
+        "actions": env.action_layout.to_json(),
+        "env_steps": state.counters.env_steps,
+    }
+    run.save_policy(tensors, description)
+
+
+def load(path: str | Path, encoder: EncoderFactory | torch.nn.Module | None = None) -> Policy:
+    """Load the policy of a run directory; `encoder` only for a run with one of the user's own."""
+    tensors, description = store.read_policy(path)
+    recipe = Recipe.load(Path(path) / "recipe.toml")
+    observations = ObservationLayout.from_json(description["observations"])
+    actions = ActionLayout.from_json(description["actions"])
+    model = ActorCritic(observations, actions, recipe.model, encoder)
+    model.load_state_dict(under(tensors, "model"))
+    width = observations.vector if recipe.normalize.normalize_observations else None
+    normalizer = ObservationNormalizer(width)
+    normalizer.load_state_dict(under(tensors, "observation"))
+    return Policy(recipe, observations, actions, model, normalizer)
+
+
+def evaluate(
+    path: str | Path,
+    episodes: int = 20,
+    *,
+    deterministic: bool = False,
+    seed: int = 0,
+    make_env: Callable[[], Any] | None = None,
+    encoder: EncoderFactory | torch.nn.Module | None = None,
+) -> Evaluation:
+    """Play whole episodes with a run's policy in environments no training run has seen.
+
+    Every environment plays the same number of episodes (to within one), so that short episodes
+    are not counted more often than long ones.
+    """
+    policy = load(path, encoder)
+    n_envs = min(episodes, 16)
+    seeds = env_seeds(policy.recipe.seed, n_envs, EVALUATION + seed * n_envs)
+    env = _evaluation_env(policy.recipe, seeds, make_env)
+    try:
+        return _play(policy, env, episodes, deterministic)
+    finally:
+        env.close()
+
+
+def _evaluation_env(
+    recipe: Recipe, seeds: list[int], make_env: Callable[[], Any] | None
+) -> envs.BatchedEnv:
+    if make_env is not None:
+        return envs.wrap(make_env, recipe.env, seeds, "sync")
+    return envs.make(recipe, seeds, training=False)
+
+
+@torch.inference_mode()
+def _play(policy: Policy, env: envs.BatchedEnv, episodes: int, deterministic: bool) -> Evaluation:
+    quota = np.full(env.n_envs, episodes // env.n_envs)
+    quota[: episodes % env.n_envs] += 1
+    returns, lengths = np.zeros(env.n_envs), np.zeros(env.n_envs, int)
+    played = Evaluation([], [])
+    distribution, generator = policy.model.distribution, policy.generator
+    observation = env.reset()
+    while quota.any():
+        params, _ = policy.model.act(policy.normalizer(observation))
+        actions = distribution.mode(params) if deterministic else None
+        step = env.step(distribution.sample(params, generator) if actions is None else actions)
+        observation = step.observation
+        valid = step.valid.numpy()
+        score = step.reward if step.score is None else step.score
+        over = step.terminated | step.truncated if step.over is None else step.over
+        returns += np.where(valid, score.numpy(), 0)
+        lengths += valid
+        for n in np.flatnonzero(over.numpy() & valid):
+            if quota[n]:
+                played.returns.append(float(returns[n]))
+                played.lengths.append(int(lengths[n]))
+                quota[n] -= 1
+            returns[n] = lengths[n] = 0
+    return played

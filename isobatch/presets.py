@@ -1,0 +1,108 @@
+"""A recipe for every environment family: the field's usual numbers, ready to run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isobatch.envs.catalog import resolve
+from isobatch.errors import UserError, nearest
+from isobatch.recipe import ALGORITHMS, Recipe
+
+IMAGES = {"encoder": "nature", "architecture": "shared"}
+GENERIC = {
+    "n_envs": 8, "n_steps": 128, "n_minibatches": 4, "n_epochs": 4,
+    "learning_rate": 3e-4, "max_grad_norm": 0.5, "total_timesteps": 1_000_000,
+}  # fmt: skip
+PROCGEN = {
+    # Hilton et al. 2021, appendix B; Cobbe et al. 2020.
+    "n_envs": 64, "n_steps": 256, "n_minibatches": 8, "n_epochs": 3,
+    "learning_rate": 5e-4, "adam_eps": 1e-8, "gamma": 0.999, "gae_lambda": 0.95,
+    "clip_range": 0.2, "ent_coef": 0.01, "vf_coef": 0.5, "normalize_rewards": True,
+    "encoder": "impala", "architecture": "shared", "init": "reference",
+    "minibatches_by": "envs",
+}  # fmt: skip
+CONTINUOUS = {
+    # SB3 and CleanRL on MuJoCo; vf_coef 1 here is their 0.5 without the half in the loss.
+    "n_envs": 1, "n_steps": 2048, "n_minibatches": 32, "n_epochs": 10,
+    "learning_rate": 3e-4, "gamma": 0.99, "gae_lambda": 0.95, "clip_range": 0.2,
+    "ent_coef": 0.0, "vf_coef": 1.0, "max_grad_norm": 0.5,
+    "normalize_observations": True, "normalize_rewards": True,
+    "advantage_normalization": "minibatch", "total_timesteps": 1_000_000,
+}  # fmt: skip
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "classic": {
+        "n_envs": 8, "n_steps": 128, "n_minibatches": 4, "n_epochs": 10,
+        "learning_rate": 1e-3, "learning_rate_schedule": "linear", "gamma": 0.98,
+        "gae_lambda": 0.9, "clip_range": 0.2, "max_grad_norm": 0.5, "total_timesteps": 100_000,
+    },
+    "box2d": {
+        "n_envs": 16, "n_steps": 1024, "n_minibatches": 256, "n_epochs": 4,
+        "learning_rate": 3e-4, "gamma": 0.999, "gae_lambda": 0.98, "ent_coef": 0.01,
+        "vf_coef": 1.0, "max_grad_norm": 0.5, "advantage_normalization": "minibatch",
+        "total_timesteps": 1_000_000,
+    },
+    "toy-text": {
+        "n_envs": 16, "n_steps": 64, "n_minibatches": 4, "n_epochs": 4,
+        "learning_rate": 1e-3, "ent_coef": 0.01, "max_grad_norm": 0.5,
+        "total_timesteps": 300_000,
+    },
+    "atari": {
+        # CleanRL's ppo_atari.
+        "n_envs": 8, "n_steps": 128, "n_minibatches": 4, "n_epochs": 4,
+        "learning_rate": 2.5e-4, "learning_rate_schedule": "linear", "gamma": 0.99,
+        "gae_lambda": 0.95, "clip_range": 0.1, "ent_coef": 0.01, "vf_coef": 0.5,
+        "max_grad_norm": 0.5, "advantage_normalization": "minibatch",
+        "episodic_life": True, "sign_rewards": True, "total_timesteps": 10_000_000, **IMAGES,
+    },
+    "procgen-easy": {**PROCGEN, "total_timesteps": 25_000_000},
+    "procgen-hard": {**PROCGEN, "total_timesteps": 100_000_000},
+    "mujoco": CONTINUOUS,
+    "dmc": {
+        **CONTINUOUS, "n_envs": 8, "n_steps": 512, "n_minibatches": 32,
+        "total_timesteps": 2_000_000,
+    },
+    "playground": {
+        **CONTINUOUS, "n_envs": 256, "n_steps": 20, "n_minibatches": 8, "n_epochs": 4,
+        "gamma": 0.97, "ent_coef": 0.005, "hidden_sizes": (256, 128), "activation": "elu",
+        "total_timesteps": 20_000_000,
+    },
+    "minigrid": {
+        "n_envs": 64, "n_steps": 32, "n_minibatches": 8, "n_epochs": 4,
+        "learning_rate": 3e-4, "ent_coef": 0.01, "max_grad_norm": 0.5,
+        "normalize_observations": True, "total_timesteps": 500_000,
+    },
+    "tensor": {
+        "n_envs": 1024, "n_steps": 32, "n_minibatches": 8, "n_epochs": 4,
+        "learning_rate": 3e-3, "gamma": 0.98, "gae_lambda": 0.9, "max_grad_norm": 0.5,
+        "total_timesteps": 2_000_000,
+    },
+    "robotics": {**CONTINUOUS, "n_envs": 8, "n_steps": 256},
+    "metaworld": {**CONTINUOUS, "n_envs": 8, "n_steps": 500, "total_timesteps": 5_000_000},
+    "myosuite": {**CONTINUOUS, "n_envs": 8, "n_steps": 256, "total_timesteps": 5_000_000},
+    "vizdoom": {**GENERIC, "ent_coef": 0.01, **IMAGES},
+}  # fmt: skip
+EWMA = {
+    # One proximal policy as old as an iteration has minibatches (paper, section 5.3).
+    "advantage_normalization": "ewma",
+    "advantage_decay": 0.0,
+}
+
+
+def preset(env: str, algo: str = "ppo", **overrides: Any) -> Recipe:
+    """Return the recipe for an environment id, with any fields overridden by their flat names."""
+    return family_preset(resolve(env).family, env, algo, **overrides)
+
+
+def family_preset(family: str, env: str, algo: str = "ppo", **overrides: Any) -> Recipe:
+    """Return the recipe of a family for `env`; families without their own get a generic one."""
+    if algo not in ALGORITHMS:
+        hint = nearest(algo, list(ALGORITHMS))
+        raise UserError(f"unknown algorithm {algo!r}; there are {', '.join(ALGORITHMS)}.{hint}")
+    fields = PRESETS.get(family, GENERIC) | (EWMA if algo == "ppo-ewma" else {})
+    return Recipe(env=env).replace(**fields).replace(algo=algo, **overrides)
+
+
+def preset_name(family: str) -> str:
+    """Return the name of the preset a family gets."""
+    return family if family in PRESETS else "generic"

@@ -1,0 +1,401 @@
+"""The recipe: everything that defines a run, frozen, in TOML and back.
+
+The tables are nested for the reader; every field's name is unique, so overrides and command-line
+flags are flat (`n_envs=64`, `--n-envs 64`).
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from isobatch.batch import Batch, minibatch_count
+from isobatch.errors import UserError, nearest
+
+Schedule = Literal["constant", "linear"]
+ALGORITHMS = ("ppo", "ppo-ewma")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """How the environments are made."""
+
+    vectorization: Literal["sync", "async"] = "sync"
+    """Gymnasium environments only: step them in this process, or in one process each."""
+    env_threads: int = 0
+    """EnvPool's threads; 0 lets it choose. The results do not depend on it."""
+    env_options: tuple[str, ...] = ()
+    """Options passed to the environment, as name=value (for Procgen: num_levels=200)."""
+    episodic_life: bool = False
+    """Atari: end an episode at each lost life in training; whole games are still scored."""
+    sign_rewards: bool = False
+    """Atari: train on the sign of the reward; the score reported is the game's own."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """`env_options` by name, each value read as a Python literal or else as text."""
+        pairs = (text.partition("=") for text in self.env_options)
+        return {name.strip(): _literal(value.strip()) for name, _, value in pairs}
+
+
+@dataclass(frozen=True)
+class Model:
+    """The networks."""
+
+    encoder: Literal["auto", "mlp", "nature", "impala", "custom"] = "auto"
+    """What reads the observation; auto takes nature for images and mlp for vectors."""
+    architecture: Literal["shared", "dual", "detach"] = "dual"
+    """One encoder for policy and value, two, or one that the value loss does not train."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the MLP's hidden layers."""
+    activation: Literal["tanh", "relu", "elu"] = "tanh"
+    """The MLP's activation."""
+    init: Literal["orthogonal", "reference"] = "orthogonal"
+    """Orthogonal weights, or the reference implementation's row-normalised ones."""
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Running statistics applied to what the environment gives."""
+
+    normalize_observations: bool = False
+    """Centre and scale vector observations by their running mean and deviation."""
+    normalize_rewards: bool = False
+    """Divide rewards by the running deviation of the discounted return."""
+    reward_gamma: float = 0.99
+    """Discount of that return; the reference keeps 0.99 whatever gamma is."""
+    reward_clip: float = 10.0
+    """Bound on the normalised reward."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is maximised and how far one update may go."""
+
+    gamma: float = 0.99
+    """Discount per step."""
+    gae_lambda: float = 0.95
+    """GAE's lambda: 0 trusts the value function, 1 the returns."""
+    objective: Literal["clip", "kl"] = "clip"
+    """Limit the step by clipping the ratio, or by a KL penalty."""
+    clip_range: float = 0.2
+    """Clipping's epsilon."""
+    clip_range_schedule: Schedule = "constant"
+    """Constant, or linear to 0 over the budget in environment steps."""
+    kl_coef: float = 1.0
+    """The KL penalty's beta."""
+    kl_estimator: Literal["squared", "exact"] = "squared"
+    """KL penalty: half the squared log-ratio (the reference's), or the distributions' own KL."""
+    max_ratio: float = 100.0
+    """No importance ratio exceeds this."""
+    ent_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    vf_coef: float = 0.5
+    """Weight of the value loss 0.5 (v - target)^2; half of SB3's vf_coef means the same."""
+    target_kl: float | None = None
+    """Stop the iteration's updates once the approximate KL exceeds 1.5 times this."""
+    advantage_normalization: Literal["batch", "minibatch", "ewma", "none"] = "batch"
+    """Normalise advantages over the rollout, each minibatch, several iterations, or not at all."""
+    advantage_decay: float = 0.0
+    """With ewma: decay of the advantage moments per iteration; 0 is the rollout alone."""
+    proximal_decay: float = 0.889
+    """PPO-EWMA: decay of the averaged weights per gradient step."""
+    minibatches_by: Literal["samples", "envs"] = "samples"
+    """Draw minibatches from single rows, or from whole environments' trajectories."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How gradients become steps."""
+
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """Adam or plain SGD."""
+    learning_rate: float = 3e-4
+    """Step size."""
+    learning_rate_schedule: Schedule = "constant"
+    """Constant, or linear to 0 over the budget in environment steps."""
+    adam_beta1: float = 0.9
+    """Adam's decay of the gradient's mean."""
+    adam_beta2: float = 0.999
+    """Adam's decay of the squared gradient's mean."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    momentum: float = 0.0
+    """SGD's momentum."""
+    max_grad_norm: float | None = None
+    """Clip the gradient's norm to this; none by default, as in the reference."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how the numbers are computed."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes CUDA where there is one."""
+    threads: int = 0
+    """PyTorch's CPU threads; 0 takes one for small MLPs and every core for images."""
+    chunk_size: int = 0
+    """Rows per forward-backward pass; 0 chooses a cache-sized number. Gradients are exact."""
+    checkpoint_seconds: float = 60.0
+    """Write a checkpoint about this often."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Environment, algorithm, batch, objective, optimiser and model of one run."""
+
+    env: str
+    """Environment id: EnvPool's, Gymnasium's (gymnasium:Id, module:Id) or tensor:Id."""
+    algo: Literal["ppo", "ppo-ewma"] = "ppo"
+    """The algorithm."""
+    total_timesteps: int = 100_000
+    """Data budget in environment steps; the run ends within n_envs of it."""
+    seed: int = 1
+    """Seed of everything random in the run."""
+    batch: Batch = field(default_factory=Batch)
+    objective: Objective = field(default_factory=Objective)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    model: Model = field(default_factory=Model)
+    normalize: Normalize = field(default_factory=Normalize)
+    environment: Environment = field(default_factory=Environment)
+    machine: Machine = field(default_factory=Machine)
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _check_ranges(self)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Return every leaf field by its flat name."""
+        return {name: value for name, _, value in _leaves(self)}
+
+    def replace(self, **overrides: Any) -> Recipe:
+        """Return a recipe with the fields named, whatever table they are in, replaced.
+
+        `minibatch_size` may stand for `n_minibatches`; `batch_size` is refused because SB3 and
+        CleanRL mean different things by it.
+        """
+        overrides = _named_batch(self, overrides)
+        known = self.values
+        for name in overrides:
+            if name not in known:
+                raise UserError(f"unknown recipe field {name!r}.{nearest(name, list(known))}")
+        changes: dict[str, Any] = {}
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if dataclasses.is_dataclass(value) and not isinstance(value, type):
+                names = {leaf.name for leaf in dataclasses.fields(value)}
+                chosen = {key: _as_field(overrides[key]) for key in overrides if key in names}
+                if chosen:
+                    changes[item.name] = dataclasses.replace(value, **chosen)
+            elif item.name in overrides:
+                changes[item.name] = _as_field(overrides[item.name])
+        return dataclasses.replace(self, **changes)
+
+    def to_toml(self) -> str:
+        """Return the recipe as TOML; fields that are None are left out."""
+        import tomli_w
+
+        return tomli_w.dumps(_without_none(dataclasses.asdict(self)))
+
+    @classmethod
+    def from_toml(cls, text: str, source: str = "recipe") -> Recipe:
+        """Read a recipe; a mistake is reported with its line and field."""
+        try:
+            tables = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise UserError(f"{source}: not valid TOML: {_one_line(error)}") from None
+        return _build(cls, tables, text, source)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recipe:
+        """Read a recipe file."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read recipe {path}: {_one_line(error)}") from None
+        return cls.from_toml(text, source=str(path))
+
+
+def check_budget(recipe: Recipe) -> None:
+    """Refuse a budget that does not hold one rollout."""
+    if recipe.total_timesteps < recipe.batch.rollout_size:
+        raise UserError(
+            f"total_timesteps {recipe.total_timesteps} is less than one rollout of "
+            f"{recipe.batch.rollout_size} (n_envs {recipe.batch.n_envs} x n_steps "
+            f"{recipe.batch.n_steps})"
+        )
+
+
+def refuse_batch_size() -> UserError:
+    """The error for a bare `batch_size`, which no one can read one way."""
+    return UserError(
+        "batch_size is ambiguous: Stable-Baselines3 means the rows of one gradient step "
+        "(here minibatch_size), CleanRL the whole rollout (here n_envs x n_steps); use those"
+    )
+
+
+def _named_batch(recipe: Recipe, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Turn `minibatch_size` into `n_minibatches`, and refuse `batch_size`."""
+    if "batch_size" in overrides:
+        raise refuse_batch_size()
+    size = overrides.get("minibatch_size")
+    rest = {name: value for name, value in overrides.items() if name != "minibatch_size"}
+    if size is None:
+        return rest
+    if "n_minibatches" in rest:
+        raise UserError("give n_minibatches or minibatch_size, not both")
+    n_envs = rest.get("n_envs", recipe.batch.n_envs)
+    n_steps = rest.get("n_steps", recipe.batch.n_steps)
+    return rest | {"n_minibatches": minibatch_count(n_envs * n_steps, size)}
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _as_field(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _leaves(node: Any) -> list[tuple[str, Any, Any]]:
+    """Return (name, type, value) of every field that is not itself a table."""
+    hints = get_type_hints(type(node))
+    leaves = []
+    for item in dataclasses.fields(node):
+        value = getattr(node, item.name)
+        if dataclasses.is_dataclass(value):
+            leaves.extend(_leaves(value))
+        else:
+            leaves.append((item.name, hints[item.name], value))
+    return leaves
+
+
+def _check_types(recipe: Recipe) -> None:
+    for name, hint, value in _leaves(recipe):
+        problem = _type_problem(hint, value)
+        if problem:
+            raise UserError(f"{name} {problem}, got {value!r}")
+
+
+def _type_problem(hint: Any, value: Any) -> str | None:
+    """Return what `value` should have been ('must be ...'), or None where it fits `hint`."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        choices = get_args(hint)
+        return None if value in choices else f"must be one of {', '.join(map(str, choices))}"
+    if origin is tuple:
+        inner = get_args(hint)[0]
+        if not isinstance(value, tuple):
+            return f"must be a list of {_type_name(inner)}"
+        problems = [_type_problem(inner, each) for each in value]
+        return f"must be a list of {_type_name(inner)}" if any(problems) else None
+    if origin is Union or type(hint).__name__ == "UnionType":
+        inner = next(each for each in get_args(hint) if each is not type(None))
+        return None if value is None else _type_problem(inner, value)
+    if hint is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        return None if fits and math.isfinite(value) else "must be a finite number"
+    if hint is int:
+        fits = isinstance(value, int) and not isinstance(value, bool)
+        return None if fits else "must be a whole number"
+    return None if isinstance(value, hint) else f"must be {_type_name(hint)}"
+
+
+def _type_name(hint: Any) -> str:
+    return {int: "whole numbers", str: "a text", bool: "true or false"}.get(hint, str(hint))
+
+
+def _check_ranges(recipe: Recipe) -> None:
+    """Refuse values no run can mean; the bounds are the formulas' own."""
+    values = recipe.values
+    for name in ("gamma", "gae_lambda", "reward_gamma"):
+        _require(0 <= values[name] <= 1, name, "must lie in [0, 1]", values[name])
+    for name in ("proximal_decay", "advantage_decay", "adam_beta1", "adam_beta2", "momentum"):
+        _require(0 <= values[name] < 1, name, "must lie in [0, 1)", values[name])
+    for name in ("learning_rate", "adam_eps", "reward_clip", "clip_range", "target_kl"):
+        _require(values[name] is None or values[name] > 0, name, "must be positive", values[name])
+    _require(
+        recipe.optimizer.max_grad_norm is None or recipe.optimizer.max_grad_norm > 0,
+        "max_grad_norm",
+        "must be positive (leave it out for none)",
+        recipe.optimizer.max_grad_norm,
+    )
+    for name in ("kl_coef", "vf_coef", "ent_coef", "env_threads", "threads", "chunk_size", "seed"):
+        _require(values[name] >= 0, name, "must not be negative", values[name])
+    _require(values["max_ratio"] >= 1, "max_ratio", "must be at least 1", values["max_ratio"])
+    _require(values["total_timesteps"] >= 1, "total_timesteps", "must be at least 1",
+             values["total_timesteps"])
+    widths = recipe.model.hidden_sizes
+    _require(bool(widths) and min(widths) > 0, "hidden_sizes", "must be positive", widths)
+    for option in recipe.environment.env_options:
+        name, _, value = option.partition("=")
+        _require(bool(name and value), "env_options", "must be name=value", option)
+
+
+def _require(holds: bool, name: str, demand: str, value: Any) -> None:
+    if not holds:
+        raise UserError(f"{name} {demand}, got {value}")
+
+
+def _without_none(tables: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in tables.items()
+        if value is not None
+    }
+
+
+def _build(kind: Any, table: dict[str, Any], text: str, source: str, header: str = "") -> Any:
+    """Build the dataclass `kind` from a TOML table, naming line and field of a mistake."""
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        place = f"{source}, line {_line_of(text, header, name)}"
+        if name not in hints:
+            raise UserError(f"{place}: unknown field {name!r}.{nearest(name, list(hints))}")
+        if dataclasses.is_dataclass(hints[name]):
+            if not isinstance(value, dict):
+                raise UserError(f"{place}: {name} must be a table [{name}], got {value!r}")
+            values[name] = _build(hints[name], value, text, source, name)
+        else:
+            value = _as_field(value)
+            problem = _type_problem(hints[name], value)
+            if problem:
+                raise UserError(f"{place}: {name} {problem}, got {value!r}")
+            values[name] = value
+    if kind is Recipe and "env" not in values:
+        raise UserError(f"{source}, line 1: the field env is missing")
+    try:
+        return kind(**values)
+    except UserError as error:
+        name = str(error).split(" ", 1)[0]
+        raise UserError(f"{source}, line {_line_of(text, header, name)}: {error}") from None
+
+
+def _line_of(text: str, header: str, name: str) -> int:
+    """Return the 1-based line where `name` is set under [header] (any table if not found there)."""
+    table, elsewhere = "", 1
+    for number, line in enumerate(text.splitlines(), start=1):
+        if match := re.match(r"\s*\[\s*([\w.-]+)\s*\]", line):
+            table = match[1]
+            if table == name and not header:
+                return number
+        elif re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line):
+            if table == header:
+                return number
+            elsewhere = number
+    return elsewhere
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

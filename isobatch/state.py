@@ -1,0 +1,143 @@
+"""The whole state of a run between two iterations: what a checkpoint saves and resuming needs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isobatch.advantages import AdvantageMoments
+from isobatch.envs.spaces import ActionLayout, ObservationLayout
+from isobatch.models import ActorCritic, EncoderFactory
+from isobatch.normalize import ObservationNormalizer, RewardNormalizer
+from isobatch.proximal import Ewma
+from isobatch.recipe import Recipe
+from isobatch.rollout import EpisodeTracker
+from isobatch.update import make_optimizer
+
+
+@dataclass
+class Counters:
+    """How far a run has come, each count under its own name."""
+
+    env_steps: int = 0
+    """Transitions used; reset rows are none."""
+    iterations: int = 0
+    epochs: int = 0
+    grad_steps: int = 0
+    restarts: int = 0
+    """How often the environments were made anew."""
+    seconds: float = 0.0
+    """Training time, earlier sittings included."""
+
+
+@dataclass
+class TrainState:
+    """Networks, optimiser, averages, normalisers, generators and counters."""
+
+    model: ActorCritic
+    optimizer: torch.optim.Optimizer
+    proximal: Ewma | None
+    advantage_moments: AdvantageMoments
+    observation_normalizer: ObservationNormalizer
+    reward_normalizer: RewardNormalizer
+    action_generator: torch.Generator
+    shuffle_generator: torch.Generator
+    episodes: EpisodeTracker
+    counters: Counters
+
+    @classmethod
+    def begin(
+        cls,
+        recipe: Recipe,
+        observations: ObservationLayout,
+        actions: ActionLayout,
+        device: torch.device,
+        encoder: EncoderFactory | torch.nn.Module | None = None,
+    ) -> TrainState:
+        """Build the state of a run that has not begun; all randomness comes from the seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            model = ActorCritic(observations, actions, recipe.model, encoder).to(device)
+        if observations.image:
+            model = model.to(memory_format=torch.channels_last)
+        settings, n_envs = recipe.normalize, recipe.batch.n_envs
+        width = observations.vector if settings.normalize_observations else None
+        is_ewma = recipe.algo == "ppo-ewma"
+        averaged = recipe.objective.advantage_normalization == "ewma"
+        return cls(
+            model=model,
+            optimizer=make_optimizer(list(model.parameters()), recipe.optimizer),
+            proximal=Ewma(model.actor, recipe.objective.proximal_decay) if is_ewma else None,
+            advantage_moments=AdvantageMoments(
+                recipe.objective.advantage_decay if averaged else 0.0
+            ),
+            observation_normalizer=ObservationNormalizer(width, device),
+            reward_normalizer=RewardNormalizer(
+                n_envs, settings.reward_gamma, settings.reward_clip, device
+            ),
+            action_generator=torch.Generator(device).manual_seed(recipe.seed),
+            shuffle_generator=torch.Generator().manual_seed(recipe.seed + 1),
+            episodes=EpisodeTracker(n_envs),
+            counters=Counters(),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor of the state by a dotted name."""
+        tensors: dict[str, Tensor] = {}
+        parts: dict[str, dict[str, Tensor]] = {
+            "model": self.model.state_dict(),
+            "observation": self.observation_normalizer.state_dict(),
+            "reward": self.reward_normalizer.state_dict(),
+            "generator": {
+                "action": self.action_generator.get_state(),
+                "shuffle": self.shuffle_generator.get_state(),
+            },
+        }
+        if self.proximal is not None:
+            parts["proximal"] = self.proximal.state_dict()
+        for number, slots in self.optimizer.state_dict()["state"].items():
+            parts[f"optimizer.{number}"] = {
+                name: value for name, value in slots.items() if isinstance(value, Tensor)
+            }
+        for part, entries in parts.items():
+            tensors.update({f"{part}.{name}": value for name, value in entries.items()})
+        return tensors
+
+    def numbers(self) -> dict[str, Any]:
+        """Return everything else of the state, as plain data."""
+        return {
+            "counters": asdict(self.counters),
+            "episodes": self.episodes.state_dict(),
+            "advantage_moments": self.advantage_moments.state_dict(),
+        }
+
+    def load(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Restore what `tensors` and `numbers` returned."""
+        self.model.load_state_dict(under(tensors, "model"))
+        self.observation_normalizer.load_state_dict(under(tensors, "observation"))
+        self.reward_normalizer.load_state_dict(under(tensors, "reward"))
+        self.action_generator.set_state(tensors["generator.action"])
+        self.shuffle_generator.set_state(tensors["generator.shuffle"])
+        if self.proximal is not None:
+            self.proximal.load_state_dict(under(tensors, "proximal"))
+        slots = self.optimizer.state_dict()
+        count = len(list(self.model.parameters()))
+        found = {number: under(tensors, f"optimizer.{number}") for number in range(count)}
+        slots["state"] = {number: entries for number, entries in found.items() if entries}
+        self.optimizer.load_state_dict(slots)
+        self.advantage_moments.load_state_dict(numbers["advantage_moments"])
+        self.episodes.load_state_dict(numbers["episodes"])
+        self.counters = Counters(**numbers["counters"])
+
+
+def under(tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:
+    """Return the tensors whose dotted name begins with `part`, by the rest of it."""
+    prefix = f"{part}."
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

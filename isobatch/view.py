@@ -1,0 +1,120 @@
+"""What a run shows while it trains: a live bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Protocol
+
+from isobatch.recipe import Recipe
+
+LINE_SECONDS = 10.0
+"""Plain output gets a line about this often."""
+
+
+class View(Protocol):
+    """Something that shows a run's rows."""
+
+    def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
+        """Begin to show a run that stands at `env_steps`."""
+        ...
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Show one iteration."""
+        ...
+
+    def stop(self) -> None:
+        """End the display."""
+        ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
+        """Do nothing."""
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class Lines:
+    """Plain lines, about one every ten seconds."""
+
+    def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
+        """Say what runs and where."""
+        print(f"{headline(recipe)} -> {path}", flush=True)
+        self._total, self._last = recipe.total_timesteps, 0.0
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Print a line if the last one is old enough."""
+        now = time.monotonic()
+        if now - self._last >= LINE_SECONDS:
+            self._last = now
+            print(f"{row['env_steps']:>10,} / {self._total:,} steps  {readings(row)}", flush=True)
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class Live:
+    """A progress bar with the run's readings, for terminals."""
+
+    def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
+        """Put up the bar."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console()
+        console.print(f"[bold]{headline(recipe)}[/bold] -> {path}", highlight=False)
+        self._progress = Progress(
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[readings]}"),
+            console=console,
+        )
+        self._task = self._progress.add_task(
+            "train", total=recipe.total_timesteps, completed=env_steps, readings="starting"
+        )
+        self._progress.start()
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Move the bar and refresh the readings."""
+        self._progress.update(self._task, completed=row["env_steps"], readings=readings(row))
+
+    def stop(self) -> None:
+        """Leave the last state on the screen."""
+        self._progress.stop()
+
+
+def choose_view(quiet: bool) -> View:
+    """Return the view that fits where the output goes."""
+    if quiet:
+        return Silent()
+    return Live() if sys.stdout.isatty() else Lines()
+
+
+def headline(recipe: Recipe) -> str:
+    """Say in one line what a run trains and with what batch."""
+    batch = recipe.batch
+    return (
+        f"{recipe.algo} on {recipe.env}, {batch.n_envs} envs x {batch.n_steps} steps = "
+        f"{batch.rollout_size:,} rows, {batch.n_minibatches} minibatches of "
+        f"{batch.minibatch_size:,}, {batch.n_epochs} epochs, seed {recipe.seed}"
+    )
+
+
+def readings(row: dict[str, Any]) -> str:
+    """Say in a few words how a run is doing."""
+    parts = [f"{row['steps_per_second']:,.0f} steps/s"]
+    if row.get("episode_return") is not None:
+        parts.append(f"return {row['episode_return']:.4g}")
+    if row.get("approx_kl") is not None:
+        parts.append(f"KL {row['approx_kl']:.4f}")
+    if row.get("clip_fraction") is not None:
+        parts.append(f"clipped {row['clip_fraction']:.1%}")
+    return "  ".join(parts)
