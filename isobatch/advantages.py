@@ -28,10 +28,12 @@ def gae(
     bootstrap = gamma * (~terminated).to(values.dtype)
     deltas = rewards + bootstrap * values[1:] - values[:-1]
     carry = gamma * gae_lambda * (~(terminated | truncated)).to(values.dtype)
-    advantages = torch.empty_like(deltas)
     running = torch.zeros_like(deltas[0])
-    for t in range(len(deltas) - 1, -1, -1):
-        running = torch.addcmul(deltas[t], carry[t], running, out=advantages[t])
+    backwards = []
+    for delta, keep in zip(reversed(deltas.unbind()), reversed(carry.unbind()), strict=True):
+        running = torch.addcmul(delta, keep, running)
+        backwards.append(running)
+    advantages = torch.stack(backwards[::-1])
     return advantages, advantages + values[:-1]
 
 

@@ -63,11 +63,12 @@ class RewardNormalizer:
 
         Rows that are not `valid` are no part of the statistics.
         """
-        returns = torch.empty_like(rewards)
         carry = self.gamma * (~first).to(rewards.dtype)
-        for t in range(len(rewards)):
-            self.running = torch.addcmul(rewards[t], carry[t], self.running, out=returns[t])
-        self.running = self.running.clone()
+        running = []
+        for reward, keep in zip(rewards.unbind(), carry.unbind(), strict=True):
+            self.running = torch.addcmul(reward, keep, self.running)
+            running.append(self.running)
+        returns = torch.stack(running)
         self.moments.update(returns.reshape(-1) if valid is None else returns[valid])
         scale = (self.moments.var + 1e-8).sqrt().to(rewards.dtype)
         return torch.clamp(rewards / scale, -self.clip, self.clip)

@@ -36,7 +36,7 @@ class Policy:
         self.action_layout = actions
         self.model = model.eval()
         self.normalizer = normalizer
-        self.generator = torch.Generator().manual_seed(recipe.seed)
+        self._generator = torch.Generator().manual_seed(recipe.seed)
 
     @torch.inference_mode()
     def predict(self, observation: Any, deterministic: bool = False) -> Any:
@@ -48,13 +48,16 @@ class Policy:
         batched = self._is_batch(observation)
         parts = self.observation_layout.encode(observation if batched else add_batch_axis(observation))
         params, _ = self.model.act(self.normalizer(parts))
+        native = self.action_layout.native(self.choose(params, deterministic)).numpy()
+        return native if batched else native[0]
+
+    def choose(self, params: Tensor, deterministic: bool) -> Tensor:
+        """Return the most likely actions [B, K] of policy parameters [B, P], or draw them."""
         distribution = self.model.distribution
         if deterministic:
-            actions = distribution.mode(params)
-        else:
-            actions = distribution.sample(params, self.generator)
-        native = self.action_layout.native(actions).numpy()
-        return native if batched else native[0]
+            return distribution.mode(params)
+        noise = distribution.noise((len(params),), params, self._generator)
+        return distribution.sample(params, noise)
 
     def values(self, observation: Any) -> np.ndarray:
         """Return the values [B] of a batch of observations."""
@@ -154,12 +157,10 @@ def _play(policy: Policy, env: envs.BatchedEnv, episodes: int, deterministic: bo
     quota[: episodes % env.n_envs] += 1
     returns, lengths = np.zeros(env.n_envs), np.zeros(env.n_envs, int)
     played = Evaluation([], [])
-    distribution, generator = policy.model.distribution, policy.generator
     observation = env.reset()
     while quota.any():
         params, _ = policy.model.act(policy.normalizer(observation))
-        actions = distribution.mode(params) if deterministic else None
-        step = env.step(distribution.sample(params, generator) if actions is None else actions)
+        step = env.step(policy.choose(params, deterministic))
         observation = step.observation
         valid = step.valid.numpy()
         score = step.reward if step.score is None else step.score

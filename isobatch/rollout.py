@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,12 +10,10 @@ import torch
 from torch import Tensor
 
 from isobatch.envs import BatchedEnv, Observation, Step
-from isobatch.envs.spaces import ActionNotFinite
+from isobatch.envs.spaces import ActionNotFinite, ObservationLayout
 from isobatch.errors import UserError
 from isobatch.models import ActorCritic
-
-Prepare = Callable[[Observation], Observation]
-"""What is done to observations on their way into the networks (normalisation)."""
+from isobatch.models.acting import Prepare, acting
 
 
 @dataclass
@@ -82,7 +79,7 @@ class Collector:
         self.first = torch.ones(self.env.n_envs, dtype=torch.bool, device=self.device)
         self._steps: list[Step] = []
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def collect(
         self,
         model: ActorCritic,
@@ -96,37 +93,31 @@ class Collector:
         With `row_limit`, stop before the transitions could exceed it: the data budget's last
         rollout is shortened so that it is never overrun.
         """
-        n_envs, layout = self.env.n_envs, self.env.observation_layout
-        observations = {
-            part: torch.empty(
-                (n_steps + 1, n_envs, *shape), dtype=layout.dtypes[part], device=self.device
-            )
-            for part, shape in layout.shapes.items()
-        }
+        n_envs = self.env.n_envs
+        act, distribution = acting(model, prepare, n_envs), model.distribution
+        noise = distribution.noise((n_steps, n_envs), model.value_head.bias, generator).unbind()
+        seen = ObservationBuffer(self.env.observation_layout, n_steps + 1, n_envs, self.device)
+        seen.append(self.observation)
         actions, params, values = [], [], []
         self._steps = steps = []
         counted = 0
         for t in range(n_steps):
             if row_limit is not None and counted + n_envs > row_limit:
                 break
-            for part, buffer in observations.items():
-                buffer[t] = self.observation[part]
-            step_params, step_values = model.act(prepare(self.observation))
-            action = model.distribution.sample(step_params, generator)
+            step_params, step_values = act(self.observation)
+            action = distribution.sample(step_params, noise[t])
             step = self._step(action)
+            self.observation = self._on_device(step.observation)
+            seen.append(self.observation)
             actions.append(action)
             params.append(step_params)
             values.append(step_values)
             steps.append(step)
-            self.observation = self._on_device(step.observation)
             if row_limit is not None:
                 counted += int(step.valid.sum())
-        length = len(steps)
-        for part, buffer in observations.items():
-            buffer[length] = self.observation[part]
-        observations = {part: buffer[: length + 1] for part, buffer in observations.items()}
-        self._check_finite()
-        self.steps_taken += length
+        self.steps_taken += len(steps)
+        observations = seen.stacked()
+        self._check_finite(observations)
         return self._assemble(model, prepare, observations, actions, params, values)
 
     def _step(self, action: Tensor) -> Step:
@@ -134,8 +125,9 @@ class Collector:
             return self.env.step(action.cpu())
         except ActionNotFinite as error:
             # Usually the environment's own doing: say so if it is.
-            self._check_finite()
-            raise UserError(f"{self.env.name}, step {self._age()}: {error}") from None
+            self.steps_taken += len(self._steps)
+            self._check_finite({part: tensor[None] for part, tensor in self.observation.items()})
+            raise UserError(f"{self.env.name}, step {self.steps_taken}: {error}") from None
 
     def _assemble(
         self,
@@ -211,35 +203,66 @@ class Collector:
 
         A row is first after a done row, or, where a reset row lies between, after that one.
         """
-        begins = torch.empty_like(done)
-        pending = self.first
-        for t in range(len(done)):
-            begins[t] = pending & valid[t]
-            pending = done[t] | (pending & ~valid[t])
-        self.first = pending
+        ended = done | ~valid
+        begins = torch.cat([self.first[None], ended[:-1]]) & valid
+        self.first = ended[-1]
         return begins
 
-    def _check_finite(self) -> None:
-        """Refuse rewards and observations that are not finite, naming the environment."""
-        for offset, step in enumerate(self._steps):
-            for what, tensor in (("reward", step.reward), *step.observation.items()):
-                if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                    bad = ~torch.isfinite(tensor.flatten(1) if tensor.ndim > 1 else tensor[:, None])
-                    index = int(bad.any(1).nonzero()[0])
-                    what = "a reward" if what == "reward" else "an observation"
-                    number = self.steps_taken + offset + 1
-                    raise UserError(
-                        f"{self.env.name} gave {what} that is not finite "
-                        f"(environment {index}, step {number})"
-                    )
+    def _check_finite(self, observations: Observation) -> None:
+        """Refuse rewards and observations that are not finite, naming the environment.
 
-    def _age(self) -> int:
-        return self.steps_taken + len(self._steps)
+        `observations` [t, N, ...] are the last t seen.
+        """
+        given = dict(observations)
+        if self._steps:
+            given["reward"] = torch.stack([step.reward for step in self._steps])
+        for part, tensor in given.items():
+            if not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()):
+                continue
+            bad = (~torch.isfinite(tensor)).reshape(*tensor.shape[:2], -1).any(2)
+            row, index = (int(place) for place in bad.nonzero()[0])
+            what = "a reward" if part == "reward" else "an observation"
+            raise UserError(
+                f"{self.env.name} gave {what} that is not finite "
+                f"(environment {index}, step {self.steps_taken - len(tensor) + row + 1})"
+            )
 
     def _on_device(self, observation: Observation) -> Observation:
         if self.device.type == "cpu":
             return observation
         return {part: tensor.to(self.device) for part, tensor in observation.items()}
+
+
+class ObservationBuffer:
+    """Observations in the order seen: images are copied into place, vectors stacked at the end."""
+
+    def __init__(
+        self, layout: ObservationLayout, length: int, n_envs: int, device: torch.device
+    ) -> None:
+        self._vectors: list[Tensor] = []
+        self._has_vectors = layout.vector is not None
+        self._images = None
+        if layout.image is not None:
+            shape = (length, n_envs, *layout.image)
+            self._images = torch.empty(shape, dtype=layout.dtypes["image"], device=device)
+        self._length = 0
+
+    def append(self, observation: Observation) -> None:
+        """Add one row [N, ...]."""
+        if self._has_vectors:
+            self._vectors.append(observation["vector"])
+        if self._images is not None:
+            self._images[self._length] = observation["image"]
+        self._length += 1
+
+    def stacked(self) -> Observation:
+        """Return all rows [T, N, ...]."""
+        parts: Observation = {}
+        if self._images is not None:
+            parts["image"] = self._images[: self._length]
+        if self._has_vectors:
+            parts["vector"] = torch.stack(self._vectors)
+        return parts
 
 
 class EpisodeTracker:

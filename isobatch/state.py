@@ -15,7 +15,7 @@ from isobatch.normalize import ObservationNormalizer, RewardNormalizer
 from isobatch.proximal import Ewma
 from isobatch.recipe import Recipe
 from isobatch.rollout import EpisodeTracker
-from isobatch.update import make_optimizer
+from isobatch.update import FlatParameters, make_optimizer
 
 
 @dataclass
@@ -38,6 +38,8 @@ class TrainState:
     """Networks, optimiser, averages, normalisers, generators and counters."""
 
     model: ActorCritic
+    parameters: FlatParameters
+    """The model's parameters, as the optimiser sees them."""
     optimizer: torch.optim.Optimizer
     proximal: Ewma | None
     advantage_moments: AdvantageMoments
@@ -63,13 +65,15 @@ class TrainState:
             model = ActorCritic(observations, actions, recipe.model, encoder).to(device)
         if observations.image:
             model = model.to(memory_format=torch.channels_last)
+        parameters = FlatParameters(model)
         settings, n_envs = recipe.normalize, recipe.batch.n_envs
         width = observations.vector if settings.normalize_observations else None
         is_ewma = recipe.algo == "ppo-ewma"
         averaged = recipe.objective.advantage_normalization == "ewma"
         return cls(
             model=model,
-            optimizer=make_optimizer(list(model.parameters()), recipe.optimizer),
+            parameters=parameters,
+            optimizer=make_optimizer(parameters, recipe.optimizer),
             proximal=Ewma(model.actor, recipe.objective.proximal_decay) if is_ewma else None,
             advantage_moments=AdvantageMoments(
                 recipe.objective.advantage_decay if averaged else 0.0
@@ -98,10 +102,8 @@ class TrainState:
         }
         if self.proximal is not None:
             parts["proximal"] = self.proximal.state_dict()
-        for number, slots in self.optimizer.state_dict()["state"].items():
-            parts[f"optimizer.{number}"] = {
-                name: value for name, value in slots.items() if isinstance(value, Tensor)
-            }
+        slots = self.optimizer.state_dict()["state"].get(0, {})
+        parts["optimizer"] = {name: v for name, v in slots.items() if isinstance(v, Tensor)}
         for part, entries in parts.items():
             tensors.update({f"{part}.{name}": value for name, value in entries.items()})
         return tensors
@@ -123,11 +125,11 @@ class TrainState:
         self.shuffle_generator.set_state(tensors["generator.shuffle"])
         if self.proximal is not None:
             self.proximal.load_state_dict(under(tensors, "proximal"))
-        slots = self.optimizer.state_dict()
-        count = len(list(self.model.parameters()))
-        found = {number: under(tensors, f"optimizer.{number}") for number in range(count)}
-        slots["state"] = {number: entries for number, entries in found.items() if entries}
-        self.optimizer.load_state_dict(slots)
+        slots = under(tensors, "optimizer")
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict(
+            {"state": {0: slots} if slots else {}, "param_groups": groups}
+        )
         self.advantage_moments.load_state_dict(numbers["advantage_moments"])
         self.episodes.load_state_dict(numbers["episodes"])
         self.counters = Counters(**numbers["counters"])

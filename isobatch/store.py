@@ -41,7 +41,7 @@ def write_sealed(path: Path, tensors: dict[str, Tensor], data: dict[str, Any]) -
     """Write tensors and plain data to `path` at once: there whole, or not at all."""
     from safetensors.torch import save
 
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(data, allow_nan=False, sort_keys=True)
     header = {"data": text, "sha256": _digest(plain, text)}
     _write_atomically(path, save(plain, metadata=header))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,51 +70,77 @@ def chunk_rows(image: tuple[int, int, int] | None, chosen: int = 0) -> int:
     return max(16, PIXELS_PER_CHUNK // (image[1] * image[2]))
 
 
+class FlatParameters:
+    """A module's parameters and gradients laid end to end in two tensors.
+
+    The module's own parameters become views, so nothing else changes; zeroing, clipping and
+    stepping become one operation each, which for small networks halves their cost.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        parameters = [each for each in module.parameters() if each.requires_grad]
+        self.vector = nn.Parameter(torch.cat([_entries(each.detach()) for each in parameters]))
+        self.gradient = torch.zeros_like(self.vector)
+        self.vector.grad = self.gradient
+        start = 0
+        for each in parameters:
+            shape, strides = each.shape, each.stride()
+            end = start + each.numel()
+            each.data = self.vector.detach()[start:end].as_strided(shape, strides, start)
+            each.grad = self.gradient[start:end].as_strided(shape, strides, start)
+            start = end
+
+
+def _entries(tensor: Tensor) -> Tensor:
+    """Return a dense tensor's entries in the order they lie in memory."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
 @dataclass
 class Stepper:
     """Takes gradient steps on per-sample losses, a chunk of rows at a time."""
 
-    parameters: list[nn.Parameter]
+    parameters: FlatParameters
     optimizer: torch.optim.Optimizer
     max_grad_norm: float | None
     chunk_size: int
 
     def gradient(self, rows: Tensor, losses: Losses) -> dict[str, Tensor]:
-        """Leave the gradient of the mean loss over `rows` in .grad; return mean statistics.
+        """Leave the gradient of the mean loss over `rows` in place; return mean statistics.
 
         Chunks' gradients add up to the minibatch's own, so its memory is bounded and its value
         is exact.
         """
-        self.optimizer.zero_grad(set_to_none=True)
-        totals: Tensor | None = None
+        self.parameters.gradient.zero_()
+        totals: list[Tensor] = []
         names: list[str] = []
         for chunk in rows.split(self.chunk_size):
             loss, statistics = losses(chunk)
             (loss.sum() / len(rows)).backward()
             names = list(statistics)
-            sums = torch.stack([value.detach() for value in statistics.values()]).sum(1)
-            totals = sums if totals is None else totals + sums
-        assert totals is not None
-        return dict(zip(names, totals / len(rows), strict=True))
+            totals.append(torch.stack([value.detach() for value in statistics.values()]).sum(1))
+        means = (totals[0] if len(totals) == 1 else torch.stack(totals).sum(0)) / len(rows)
+        return dict(zip(names, means.unbind(), strict=True))
 
+    @torch.no_grad()
     def step(self) -> Tensor:
         """Clip the gradient left by `gradient` and step; return its norm before clipping."""
-        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        norm = nn.utils.get_total_norm(grads)
+        norm = torch.linalg.vector_norm(self.parameters.gradient)
         if self.max_grad_norm is not None:
-            nn.utils.clip_grads_with_norm_(self.parameters, self.max_grad_norm, norm)
+            scale = (self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0)
+            self.parameters.gradient.mul_(scale)
         self.optimizer.step()
         return norm
 
 
-def make_optimizer(parameters: Sequence[nn.Parameter], settings: Optimizer) -> torch.optim.Optimizer:
+def make_optimizer(parameters: FlatParameters, settings: Optimizer) -> torch.optim.Optimizer:
     """Return Adam or SGD with the recipe's settings."""
     if settings.optimizer == "sgd":
         return torch.optim.SGD(
-            parameters, lr=settings.learning_rate, momentum=settings.momentum, foreach=True
+            [parameters.vector], lr=settings.learning_rate, momentum=settings.momentum
         )
     return torch.optim.Adam(
-        parameters,
+        [parameters.vector],
         lr=settings.learning_rate,
         betas=(settings.adam_beta1, settings.adam_beta2),
         eps=settings.adam_eps,

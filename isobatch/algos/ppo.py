@@ -7,7 +7,8 @@ from torch import Tensor
 
 from isobatch import losses
 from isobatch.advantages import gae
-from isobatch.recipe import Recipe
+from isobatch.models import ActorCritic
+from isobatch.recipe import Objective, Recipe
 from isobatch.rollout import Rollout
 from isobatch.state import TrainState
 from isobatch.update import Stepper, minibatches, scheduled, set_learning_rate
@@ -31,9 +32,9 @@ def learn(state: TrainState, rollout: Rollout, recipe: Recipe, chunk_size: int) 
     set_learning_rate(state.optimizer, learning_rate)
     statistics |= {"learning_rate": learning_rate, "clip_range": clip_range}
     advantages = normalized(state, advantages, rollout, recipe)
-    objective = PolicyObjective(state, rollout, advantages, targets, recipe, clip_range)
+    objective = PolicyObjective(state, rollout, advantages, targets, recipe.objective, clip_range)
     stepper = Stepper(
-        list(state.model.parameters()), state.optimizer, recipe.optimizer.max_grad_norm, chunk_size
+        state.parameters, state.optimizer, recipe.optimizer.max_grad_norm, chunk_size
     )
     by, shuffle = recipe.objective.minibatches_by, state.shuffle_generator
     taken: list[dict[str, Tensor]] = []
@@ -55,7 +56,7 @@ def learn(state: TrainState, rollout: Rollout, recipe: Recipe, chunk_size: int) 
 class PolicyObjective:
     """Per-sample PPO loss of a rollout's rows, as `Stepper` wants it: rows -> (losses, statistics).
 
-    L = L_policy + vf_coef (v - target)^2 / 2 - ent_coef H
+    Gathers the rows and the proximal policy's view of them; the maths is in `terms`.
     """
 
     def __init__(
@@ -64,77 +65,92 @@ class PolicyObjective:
         rollout: Rollout,
         advantages: Tensor,
         targets: Tensor,
-        recipe: Recipe,
+        settings: Objective,
         clip_range: float,
     ) -> None:
         self.model, self.proximal = state.model, state.proximal
         self.prepare = state.observation_normalizer
-        self.settings, self.clip_range = recipe.objective, clip_range
+        self.settings, self.clip_range = settings, clip_range
         self.observations = {k: v.flatten(0, 1) for k, v in rollout.observations.items()}
-        self.actions = rollout.actions.flatten(0, 1)
-        self.logp_behav, self.params_behav = rollout.logp.flatten(), rollout.params.flatten(0, 1)
-        self.advantages, self.targets = advantages.flatten(), targets.flatten()
+        self.actions, self.params_behav = rollout.actions.flatten(0, 1), rollout.params.flatten(0, 1)
+        # Side by side, so that a minibatch's numbers are gathered at once.
+        self.numbers = torch.stack([rollout.logp, advantages, targets], 2).flatten(0, 1)
         self._shift, self._scale = 0.0, 1.0
 
     def begin_minibatch(self, rows: Tensor) -> None:
         """Take the minibatch's own advantage moments, where the recipe normalises by them."""
         if self.settings.advantage_normalization == "minibatch" and len(rows) > 1:
-            values = self.advantages[rows]
+            values = self.numbers[rows, 1]
             self._shift = float(values.mean())
             self._scale = 1 / (float(values.std()) + 1e-8)
 
     def __call__(self, rows: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return losses [b] and statistics [b] of flat rows."""
-        distribution = self.model.distribution
-        observation = self.prepare({k: v[rows] for k, v in self.observations.items()})
-        actions, behav = self.actions[rows], self.logp_behav[rows]
-        params, values = self.model(observation)
-        logp = distribution.log_prob(params, actions)
+        observation = {k: v.index_select(0, rows) for k, v in self.observations.items()}
+        observation = self.prepare(observation)
+        actions = self.actions.index_select(0, rows)
+        behav, advantages, targets = self.numbers.index_select(0, rows).unbind(1)
+        if self._scale != 1.0:
+            advantages = (advantages - self._shift) * self._scale
         prox, prox_params = self._proximal(observation, actions, rows, behav)
-        policy = self._policy_loss(params, logp, behav, prox, prox_params, rows)
-        value = losses.value_loss(values, self.targets[rows])
-        entropy = distribution.entropy(params)
-        loss = policy + self.settings.vf_coef * value - self.settings.ent_coef * entropy
-        with torch.no_grad():
-            statistics = {
-                "policy_loss": policy,
-                "value_loss": value,
-                "entropy": entropy,
-                "approx_kl": losses.approximate_kl(logp, behav),
-                "clip_fraction": losses.clipped_fraction(logp, prox, self.clip_range),
-            }
-        return loss, statistics
+        return terms(
+            self.model, self.settings, self.clip_range,
+            observation, actions, behav, prox, prox_params, advantages, targets,
+        )  # fmt: skip
 
     def _proximal(
         self, observation: dict[str, Tensor], actions: Tensor, rows: Tensor, behav: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return (log-probabilities [b], parameters [b, P]) of the policy that limits the step."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return (log-probabilities [b], parameters [b, P]) of the policy that limits the step.
+
+        The parameters are needed, and so given, only for the exact KL penalty.
+        """
+        exact = self.settings.objective == "kl" and self.settings.kl_estimator == "exact"
         if self.proximal is None:
-            return behav, self.params_behav[rows]
+            return behav, self.params_behav.index_select(0, rows) if exact else None
         with torch.no_grad():
             params = self.proximal.module(observation)
-            return self.model.distribution.log_prob(params, actions), params
+            return self.model.distribution.log_prob(params, actions), params if exact else None
 
-    def _policy_loss(
-        self,
-        params: Tensor,
-        logp: Tensor,
-        behav: Tensor,
-        prox: Tensor,
-        prox_params: Tensor,
-        rows: Tensor,
-    ) -> Tensor:
-        advantages = (self.advantages[rows] - self._shift) * self._scale
-        settings = self.settings
-        if settings.objective == "clip":
-            return losses.clip_loss(
-                logp, behav, prox, advantages, self.clip_range, settings.max_ratio
-            )
-        exact = settings.kl_estimator == "exact"
-        kl = self.model.distribution.kl(prox_params, params) if exact else None
-        return losses.kl_loss(
+
+def terms(
+    model: ActorCritic,
+    settings: Objective,
+    clip_range: float,
+    observation: dict[str, Tensor],
+    actions: Tensor,
+    behav: Tensor,
+    prox: Tensor,
+    prox_params: Tensor | None,
+    advantages: Tensor,
+    targets: Tensor,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return per-sample losses [b] and the statistics that go with them, each [b].
+
+    L = L_policy + vf_coef (v - target)^2 / 2 - ent_coef H
+    """
+    params, values = model(observation)
+    logp, entropy = model.distribution.evaluate(params, actions)
+    if settings.objective == "clip":
+        policy = losses.clip_loss(logp, behav, prox, advantages, clip_range, settings.max_ratio)
+    else:
+        kl = None if prox_params is None else model.distribution.kl(prox_params, params)
+        policy = losses.kl_loss(
             logp, behav, prox, advantages, settings.kl_coef, settings.max_ratio, kl
         )
+    value = losses.value_loss(values, targets)
+    loss = policy + settings.vf_coef * value
+    if settings.ent_coef:
+        loss = loss - settings.ent_coef * entropy
+    with torch.no_grad():
+        statistics = {
+            "policy_loss": policy,
+            "value_loss": value,
+            "entropy": entropy,
+            "approx_kl": losses.approximate_kl(logp, behav),
+            "clip_fraction": losses.clipped_fraction(logp, prox, clip_range),
+        }
+    return loss, statistics
 
 
 def estimate(state: TrainState, rollout: Rollout, recipe: Recipe) -> tuple[Tensor, Tensor]:

@@ -37,7 +37,9 @@ class GymEnv:
     def reset(self) -> Observation:
         """Start all environments with the seeds given."""
         self._done = np.zeros(self.n_envs, bool)
-        observation, _ = self._vector.reset(seed=self._seeds)
+        # Only these take a seed per environment; a vector of another make takes one for all.
+        each = isinstance(self._vector.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        observation, _ = self._vector.reset(seed=self._seeds if each else self._seeds[0])
         return self.observation_layout.encode(observation)
 
     def step(self, actions: Tensor) -> Step:

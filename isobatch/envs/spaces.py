@@ -102,6 +102,8 @@ class ObservationLayout:
 
     def encode(self, observation: Any) -> dict[str, Tensor]:
         """Turn a batch [N, ...] (arrays or tensors, nested dicts) into its encoded parts."""
+        if self._is_plain and observation.dtype == np.float32:
+            return {"vector": torch.from_numpy(observation)}
         images, vectors = [], []
         for leaf in self.leaves:
             value = observation
@@ -120,6 +122,14 @@ class ObservationLayout:
         if vectors:
             parts["vector"] = vectors[0] if len(vectors) == 1 else torch.cat(vectors, 1)
         return parts
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """True where the observation is one flat vector, which small environments give fast."""
+        leaf = self.leaves[0]
+        return len(self.leaves) == 1 and leaf.kind == "vector" and not leaf.path and (
+            len(leaf.shape) == 1
+        )
 
     def _as_image(self, tensor: Tensor, leaf: Leaf) -> Tensor:
         if leaf.channels_last:
@@ -198,22 +208,27 @@ class ActionLayout:
         if actions.ndim != 2 or actions.shape[1] != len(self.counts):
             raise ValueError(f"actions {tuple(actions.shape)} should be [N, {len(self.counts)}]")
         if self.kind == "gaussian":
-            if not torch.isfinite(actions).all():
+            if not bool(torch.isfinite(actions).all()):
                 raise ActionNotFinite("the policy gave an action that is not finite")
             low, high = (bound.to(actions.device) for bound in self._bounds)
             return torch.clamp(actions, low, high).reshape(-1, *self.shape)
-        if bool((actions < 0).any()) or bool((actions >= self._counts(actions)).any()):
-            raise ValueError(f"an action is outside its {self.counts} choices")
+        self._check_range(actions)
         if any(self.start):
             actions = actions + actions.new_tensor(self.start)
         return actions.reshape(-1, *self.shape)
 
+    def _check_range(self, actions: Tensor) -> None:
+        if actions.device.type == "cpu":
+            values = actions.numpy()
+            fine = values.min() >= 0 and (values.max(0) < self.counts).all()
+        else:
+            fine = bool((actions >= 0).all() & (actions < actions.new_tensor(self.counts)).all())
+        if not fine:
+            raise ValueError(f"an action is outside its {self.counts} choices")
+
     @cached_property
     def _bounds(self) -> tuple[Tensor, Tensor]:
         return torch.tensor(self.low), torch.tensor(self.high)
-
-    def _counts(self, like: Tensor) -> Tensor | int:
-        return self.counts[0] if len(self.counts) == 1 else like.new_tensor(self.counts)
 
 
 class ActionNotFinite(ValueError):

@@ -6,6 +6,7 @@ wrapped in objects on the way, because at small batches the wrapping costs more 
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Protocol
 
@@ -23,9 +24,15 @@ class Distribution(Protocol):
     """P."""
     n_outputs: int
     """How many of the P parameters the network's head computes; the rest are free."""
+    n_noise: int
+    """Random numbers one draw takes."""
 
-    def sample(self, params: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw actions [B, K]."""
+    def noise(self, shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw the randomness of as many actions as `shape` says: [*shape, n_noise]."""
+        ...
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        """Turn noise [B, n_noise] into actions [B, K]."""
         ...
 
     def mode(self, params: Tensor) -> Tensor:
@@ -40,6 +47,10 @@ class Distribution(Protocol):
         """Return the entropy [B] in nats."""
         ...
 
+    def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (log_prob, entropy), sharing what both need."""
+        ...
+
     def kl(self, params: Tensor, other: Tensor) -> Tensor:
         """Return KL(params, other) [B]."""
         ...
@@ -50,13 +61,16 @@ class Categorical:
 
     def __init__(self, counts: tuple[int, ...]) -> None:
         self.counts = counts
-        self.n_params = self.n_outputs = sum(counts)
+        self.n_params = self.n_outputs = self.n_noise = sum(counts)
 
-    def sample(self, params: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw by the exponential race: argmax of p / E has probability p, E ~ Exp(1)."""
-        race = torch.empty_like(params).exponential_(generator=generator)
-        scores = params - race.log_()
-        return self.mode(scores)
+    def noise(self, shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw -log E with E ~ Exp(1), which is Gumbel's distribution."""
+        draw = like.new_empty((*shape, self.n_noise)).exponential_(generator=generator)
+        return draw.log_().neg_()
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        """Return the argmax of logits + Gumbel noise, which has the softmax's distribution."""
+        return self.mode(params + noise)
 
     def mode(self, params: Tensor) -> Tensor:
         """Return the choice with the largest logit in each column."""
@@ -66,32 +80,39 @@ class Categorical:
 
     def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
         """Return the sum over columns of log softmax at the choice."""
-        if len(self.counts) == 1:
-            return torch.log_softmax(params, 1).gather(1, actions).squeeze(1)
-        columns = [
-            torch.log_softmax(part, 1).gather(1, actions[:, k : k + 1])
-            for k, part in enumerate(self._split(params))
-        ]
-        return torch.cat(columns, 1).sum(1)
+        return self._chosen(self._log_p(params), actions)
 
     def entropy(self, params: Tensor) -> Tensor:
         """Return -sum p log p, added over columns."""
-        return torch.stack([self._entropy(part) for part in self._split(params)]).sum(0)
+        return self._entropy(self._log_p(params))
+
+    def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (log_prob, entropy) from one softmax."""
+        log_p = self._log_p(params)
+        return self._chosen(log_p, actions), self._entropy(log_p)
 
     def kl(self, params: Tensor, other: Tensor) -> Tensor:
         """Return sum p (log p - log q), added over columns."""
-        total = params.new_zeros(len(params))
-        for p, q in zip(self._split(params), self._split(other), strict=True):
-            log_p, log_q = torch.log_softmax(p, 1), torch.log_softmax(q, 1)
-            total = total + (log_p.exp() * (log_p - log_q)).sum(1)
-        return total
+        log_p, log_q = self._log_p(params), self._log_p(other)
+        return (log_p.exp() * (log_p - log_q)).sum(1)
 
     def _split(self, params: Tensor) -> tuple[Tensor, ...]:
         return params.split(self.counts, 1) if len(self.counts) > 1 else (params,)
 
+    def _log_p(self, params: Tensor) -> Tensor:
+        """Return each column's log softmax, side by side: [B, P]."""
+        if len(self.counts) == 1:
+            return torch.log_softmax(params, 1)
+        return torch.cat([torch.log_softmax(part, 1) for part in self._split(params)], 1)
+
+    def _chosen(self, log_p: Tensor, actions: Tensor) -> Tensor:
+        if len(self.counts) == 1:
+            return log_p.gather(1, actions).squeeze(1)
+        starts = list(itertools.accumulate(self.counts[:-1], initial=0))
+        return log_p.gather(1, actions + actions.new_tensor(starts)).sum(1)
+
     @staticmethod
-    def _entropy(logits: Tensor) -> Tensor:
-        log_p = torch.log_softmax(logits, 1)
+    def _entropy(log_p: Tensor) -> Tensor:
         return -(log_p.exp() * log_p).sum(1)
 
 
@@ -99,12 +120,15 @@ class Bernoulli:
     """Independent yes-or-no choices; the parameters are logits of yes."""
 
     def __init__(self, size: int) -> None:
-        self.n_params = self.n_outputs = size
+        self.n_params = self.n_outputs = self.n_noise = size
 
-    def sample(self, params: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw yes with probability sigmoid(logit)."""
-        draw = torch.empty_like(params).uniform_(generator=generator)
-        return (draw < params.sigmoid()).long()
+    def noise(self, shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw from [0, 1)."""
+        return like.new_empty((*shape, self.n_noise)).uniform_(generator=generator)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        """Say yes with probability sigmoid(logit)."""
+        return (noise < params.sigmoid()).long()
 
     def mode(self, params: Tensor) -> Tensor:
         """Return yes where the logit is positive."""
@@ -119,6 +143,10 @@ class Bernoulli:
         """Return the sum of the columns' entropies: softplus(x) - x sigmoid(x)."""
         return (functional.softplus(params) - params * params.sigmoid()).sum(1)
 
+    def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (log_prob, entropy)."""
+        return self.log_prob(params, actions), self.entropy(params)
+
     def kl(self, params: Tensor, other: Tensor) -> Tensor:
         """Return the sum of the columns' divergences."""
         gap = functional.softplus(other) - functional.softplus(params)
@@ -129,12 +157,15 @@ class Gaussian:
     """Diagonal normal; the parameters are the means and then the log standard deviations."""
 
     def __init__(self, size: int) -> None:
-        self.n_params, self.n_outputs = 2 * size, size
+        self.n_params, self.n_outputs, self.n_noise = 2 * size, size, size
 
-    def sample(self, params: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw mean + sigma * noise."""
+    def noise(self, shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw from the standard normal."""
+        return like.new_empty((*shape, self.n_noise)).normal_(generator=generator)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        """Return mean + sigma * noise."""
         mean, log_std = params.chunk(2, 1)
-        noise = torch.empty_like(mean).normal_(generator=generator)
         return mean + log_std.exp() * noise
 
     def mode(self, params: Tensor) -> Tensor:
@@ -150,6 +181,10 @@ class Gaussian:
     def entropy(self, params: Tensor) -> Tensor:
         """Return sum_k log sigma + log(2 pi e) / 2."""
         return (params.chunk(2, 1)[1] + 0.5 * math.log(2 * math.pi * math.e)).sum(1)
+
+    def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (log_prob, entropy)."""
+        return self.log_prob(params, actions), self.entropy(params)
 
     def kl(self, params: Tensor, other: Tensor) -> Tensor:
         """Return sum_k log(s_q / s_p) + (s_p^2 + (m_p - m_q)^2) / (2 s_q^2) - 1/2."""

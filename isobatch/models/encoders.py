@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch.nn import functional
 from isobatch.envs.spaces import ObservationLayout
 from isobatch.recipe import Model
 
-ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+ACTIVATIONS = {"tanh": torch.tanh, "relu": functional.relu, "elu": functional.elu}
 Init = str
 
 
@@ -32,17 +33,23 @@ def initialise(layer: nn.Module, init: Init, gain: float = math.sqrt(2), scale: 
     return layer
 
 
-class MlpEncoder(nn.Sequential):
+class MlpEncoder(nn.Module):
     """Linear layers with an activation after each; [B, D] -> [B, hidden_sizes[-1]]."""
 
     def __init__(self, n_inputs: int, model: Model) -> None:
-        layers: list[nn.Module] = []
-        for width in model.hidden_sizes:
-            layers.append(initialise(nn.Linear(n_inputs, width), model.init))
-            layers.append(ACTIVATIONS[model.activation]())
-            n_inputs = width
-        super().__init__(*layers)
-        self.n_features = n_inputs
+        super().__init__()
+        sizes = (n_inputs, *model.hidden_sizes)
+        self.layers = nn.ModuleList(
+            initialise(nn.Linear(before, after), model.init) for before, after in pairwise(sizes)
+        )
+        self.activation = ACTIVATIONS[model.activation]
+        self.n_features = sizes[-1]
+
+    def forward(self, vector: Tensor) -> Tensor:
+        """Encode vectors; plain functions, as nested modules cost more than they compute here."""
+        for layer in self.layers:
+            vector = self.activation(functional.linear(vector, layer.weight, layer.bias))
+        return vector
 
 
 class NatureEncoder(nn.Module):
