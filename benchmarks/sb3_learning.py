@@ -32,7 +32,13 @@ SETTINGS = {
     "HalfCheetah-v4": {
         "n_envs": 1,
         "normalize": True,
-        "ppo": {"n_steps": 2048, "batch_size": 64, "n_epochs": 10, "gamma": 0.99, "gae_lambda": 0.95},
+        "ppo": {
+            "n_steps": 2048,
+            "batch_size": 64,
+            "n_epochs": 10,
+            "gamma": 0.99,
+            "gae_lambda": 0.95,
+        },
     },
 }
 
@@ -47,12 +53,13 @@ def train(env_id: str, seed: int, total_timesteps: int) -> tuple[float, float]:
     start = time.perf_counter()
     agent.learn(total_timesteps)
     seconds = time.perf_counter() - start
-    returns = [episode["r"] for episode in agent.ep_info_buffer]
+    returns = [episode["r"] for episode in agent.ep_info_buffer or []]
     env.close()
     return float(np.mean(returns)), seconds
 
 
 def main() -> None:
+    """Train every seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("env_id", choices=sorted(SETTINGS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
@@ -64,7 +71,9 @@ def main() -> None:
         writer = csv.writer(file)
         for seed in args.seeds:
             score, seconds = train(args.env_id, seed, args.total_timesteps)
-            writer.writerow([args.env_id, seed, args.total_timesteps, round(score, 2), round(seconds, 1)])
+            writer.writerow(
+                [args.env_id, seed, args.total_timesteps, round(score, 2), round(seconds, 1)]
+            )
             file.flush()
             print(f"{args.env_id} seed {seed}: {score:.1f} in {seconds:.0f} s", flush=True)
 

@@ -32,7 +32,18 @@ _HOMES = {
     "resume": "isobatch.training",
     "train": "isobatch.training",
 }
-__all__ = list(_HOMES)
+__all__ = [
+    "Batch",
+    "Policy",
+    "Recipe",
+    "Run",
+    "UserError",
+    "evaluate",
+    "load",
+    "preset",
+    "resume",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -32,8 +32,8 @@ class Batch:
                 raise UserError(f"{field.name} must be at least 1, got {value}")
         if self.n_minibatches > self.rollout_size:
             raise UserError(
-                f"n_minibatches {self.n_minibatches} is more than the {self.rollout_size} rows of a "
-                f"rollout (n_envs {self.n_envs} x n_steps {self.n_steps})"
+                f"n_minibatches {self.n_minibatches} is more than the {self.rollout_size} rows of "
+                f"a rollout (n_envs {self.n_envs} x n_steps {self.n_steps})"
             )
 
     @property

@@ -116,9 +116,7 @@ def _resume(arguments: list[str]) -> int:
 
     from isobatch.training import resume
 
-    return _report(
-        resume(parsed.run, total_timesteps=parsed.total_timesteps, quiet=parsed.quiet)
-    )
+    return _report(resume(parsed.run, total_timesteps=parsed.total_timesteps, quiet=parsed.quiet))
 
 
 def _eval(arguments: list[str]) -> int:
@@ -128,7 +126,9 @@ def _eval(arguments: list[str]) -> int:
         prog="isobatch eval", description="Play whole episodes in environments training never saw."
     )
     parser.add_argument("run", type=Path, help="run directory")
-    parser.add_argument("--episodes", type=whole_number, default=20, metavar="N", help="default: 20")
+    parser.add_argument(
+        "--episodes", type=whole_number, default=20, metavar="N", help="default: 20"
+    )
     parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="default: 0")
     parser.add_argument(
         "--deterministic", action="store_true", help="take the most likely action, draw none"
@@ -194,8 +194,10 @@ def _report(run: Run) -> int:
         print(f"stopped at {steps:,} steps; go on with: isobatch resume {run.path}")
         return 130
     score = last.get("episode_return")
-    learned = "no episode ended" if score is None else (
-        f"mean return {score:.2f} over the last {min(last['episodes'], 100)} episodes"
+    learned = (
+        "no episode ended"
+        if score is None
+        else (f"mean return {score:.2f} over the last {min(last['episodes'], 100)} episodes")
     )
     print(
         f"{run.recipe.env}: {learned} after {steps:,} steps in {last.get('seconds', 0):.1f} s; "

@@ -103,13 +103,14 @@ def field_documents(kind: type) -> dict[str, str]:
     documents = {}
     for field, below in zip(body.body, body.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            text = below.value.value if _is_text(below) else ""
-            documents[field.target.id] = " ".join(str(text).split())
+            documents[field.target.id] = " ".join(_text(below).split())
     return documents
 
 
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+def _text(node: ast.stmt) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return str(node.value.value)
+    return ""
 
 
 def whole_number(text: str) -> int:

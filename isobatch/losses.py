@@ -17,7 +17,7 @@ def clip_loss(
     logp_behav: Tensor,
     logp_prox: Tensor,
     advantages: Tensor,
-    clip_range: float,
+    clip_range: float | Tensor,
     max_ratio: float = 100.0,
 ) -> Tensor:
     """Decoupled clipped objective, negated: [B].
@@ -28,8 +28,9 @@ def clip_loss(
     importance-sampled policy gradient.
     """
     behav = floored(logp, logp_behav, max_ratio)
-    low = math.log1p(-clip_range) if clip_range < 1 else -math.inf
-    clipped = torch.clamp(logp - logp_prox, low, math.log1p(clip_range))
+    eps = torch.as_tensor(clip_range, dtype=logp.dtype, device=logp.device)
+    low, high = torch.log1p(-eps.clamp(max=1)), torch.log1p(eps)
+    clipped = torch.clamp(logp - logp_prox, low, high)
     free = advantages * torch.exp(logp - behav)
     held = advantages * torch.exp(clipped + logp_prox - behav)
     return -torch.minimum(free, held)
@@ -66,7 +67,7 @@ def floored(logp: Tensor, logp_behav: Tensor, max_ratio: float) -> Tensor:
     return torch.maximum(logp_behav, logp.detach() - math.log(max_ratio))
 
 
-def clipped_fraction(logp: Tensor, logp_prox: Tensor, clip_range: float) -> Tensor:
+def clipped_fraction(logp: Tensor, logp_prox: Tensor, clip_range: float | Tensor) -> Tensor:
     """1 where r = pi / pi_prox lies outside [1 - eps, 1 + eps], else 0: [B]."""
     return ((torch.exp(logp - logp_prox) - 1).abs() > clip_range).to(logp.dtype)
 

@@ -35,7 +35,9 @@ class RunningMoments:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore from `state_dict`."""
         device = self.mean.device
-        self.mean, self.var, self.count = (state[key].to(device) for key in ("mean", "var", "count"))
+        self.mean, self.var, self.count = (
+            state[key].to(device) for key in ("mean", "var", "count")
+        )
 
 
 class RewardNormalizer:

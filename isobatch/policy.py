@@ -46,9 +46,11 @@ class Policy:
         leading batch axis; the action has the environment's own form, with the same axis.
         """
         batched = self._is_batch(observation)
-        parts = self.observation_layout.encode(observation if batched else add_batch_axis(observation))
+        parts = self.observation_layout.encode(
+            observation if batched else add_batch_axis(observation)
+        )
         params, _ = self.model.act(self.normalizer(parts))
-        native = self.action_layout.native(self.choose(params, deterministic)).numpy()
+        native = self.action_layout.native(self.choose(params, deterministic).numpy())
         return native if batched else native[0]
 
     def choose(self, params: Tensor, deterministic: bool) -> Tensor:

@@ -28,13 +28,15 @@ class Ewma:
     def update(self) -> None:
         """Take in the source's parameters as they are now."""
         self.weight = self.decay * self.weight + 1
-        torch._foreach_lerp_(self._average, self._source, 1 / self.weight)
+        for average, current in zip(self._average, self._source, strict=True):
+            average.lerp_(current, 1 / self.weight)
 
     @torch.no_grad()
     def reset(self) -> None:
         """Begin anew from the source's parameters as they are now."""
         self.weight = 1.0
-        torch._foreach_copy_(self._average, self._source)
+        for average, current in zip(self._average, self._source, strict=True):
+            average.copy_(current)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps."""

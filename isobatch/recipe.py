@@ -142,6 +142,8 @@ class Machine:
     """PyTorch's CPU threads; 0 takes one for small MLPs and every core for images."""
     chunk_size: int = 0
     """Rows per forward-backward pass; 0 chooses a cache-sized number. Gradients are exact."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the update of small networks; auto does where the run is long enough to repay it."""
     checkpoint_seconds: float = 60.0
     """Write a checkpoint about this often."""
 
@@ -333,8 +335,12 @@ def _check_ranges(recipe: Recipe) -> None:
     for name in ("kl_coef", "vf_coef", "ent_coef", "env_threads", "threads", "chunk_size", "seed"):
         _require(values[name] >= 0, name, "must not be negative", values[name])
     _require(values["max_ratio"] >= 1, "max_ratio", "must be at least 1", values["max_ratio"])
-    _require(values["total_timesteps"] >= 1, "total_timesteps", "must be at least 1",
-             values["total_timesteps"])
+    _require(
+        values["total_timesteps"] >= 1,
+        "total_timesteps",
+        "must be at least 1",
+        values["total_timesteps"],
+    )
     widths = recipe.model.hidden_sizes
     _require(bool(widths) and min(widths) > 0, "hidden_sizes", "must be positive", widths)
     for option in recipe.environment.env_options:

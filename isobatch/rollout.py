@@ -95,7 +95,7 @@ class Collector:
         """
         n_envs = self.env.n_envs
         act, distribution = acting(model, prepare, n_envs), model.distribution
-        noise = distribution.noise((n_steps, n_envs), model.value_head.bias, generator).unbind()
+        noise = distribution.noise((n_steps, n_envs), model.value_head.weight, generator).unbind()
         seen = ObservationBuffer(self.env.observation_layout, n_steps + 1, n_envs, self.device)
         seen.append(self.observation)
         actions, params, values = [], [], []
@@ -122,7 +122,7 @@ class Collector:
 
     def _step(self, action: Tensor) -> Step:
         try:
-            return self.env.step(action.cpu())
+            return self.env.step(action)
         except ActionNotFinite as error:
             # Usually the environment's own doing: say so if it is.
             self.steps_taken += len(self._steps)

@@ -15,7 +15,7 @@ from isobatch.normalize import ObservationNormalizer, RewardNormalizer
 from isobatch.proximal import Ewma
 from isobatch.recipe import Recipe
 from isobatch.rollout import EpisodeTracker
-from isobatch.update import FlatParameters, make_optimizer
+from isobatch.update import FlatOptimizer, FlatParameters, make_optimizer
 
 
 @dataclass
@@ -40,7 +40,7 @@ class TrainState:
     model: ActorCritic
     parameters: FlatParameters
     """The model's parameters, as the optimiser sees them."""
-    optimizer: torch.optim.Optimizer
+    optimizer: FlatOptimizer
     proximal: Ewma | None
     advantage_moments: AdvantageMoments
     observation_normalizer: ObservationNormalizer
@@ -64,7 +64,7 @@ class TrainState:
             torch.manual_seed(recipe.seed)
             model = ActorCritic(observations, actions, recipe.model, encoder).to(device)
         if observations.image:
-            model = model.to(memory_format=torch.channels_last)
+            model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         parameters = FlatParameters(model)
         settings, n_envs = recipe.normalize, recipe.batch.n_envs
         width = observations.vector if settings.normalize_observations else None
@@ -88,6 +88,11 @@ class TrainState:
             counters=Counters(),
         )
 
+    @property
+    def has_images(self) -> bool:
+        """True where the model convolves."""
+        return any(isinstance(part, torch.nn.Conv2d) for part in self.model.modules())
+
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor of the state by a dotted name."""
         tensors: dict[str, Tensor] = {}
@@ -95,6 +100,7 @@ class TrainState:
             "model": self.model.state_dict(),
             "observation": self.observation_normalizer.state_dict(),
             "reward": self.reward_normalizer.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "generator": {
                 "action": self.action_generator.get_state(),
                 "shuffle": self.shuffle_generator.get_state(),
@@ -102,8 +108,6 @@ class TrainState:
         }
         if self.proximal is not None:
             parts["proximal"] = self.proximal.state_dict()
-        slots = self.optimizer.state_dict()["state"].get(0, {})
-        parts["optimizer"] = {name: v for name, v in slots.items() if isinstance(v, Tensor)}
         for part, entries in parts.items():
             tensors.update({f"{part}.{name}": value for name, value in entries.items()})
         return tensors
@@ -125,11 +129,7 @@ class TrainState:
         self.shuffle_generator.set_state(tensors["generator.shuffle"])
         if self.proximal is not None:
             self.proximal.load_state_dict(under(tensors, "proximal"))
-        slots = under(tensors, "optimizer")
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict(
-            {"state": {0: slots} if slots else {}, "param_groups": groups}
-        )
+        self.optimizer.load_state_dict(under(tensors, "optimizer"))
         self.advantage_moments.load_state_dict(numbers["advantage_moments"])
         self.episodes.load_state_dict(numbers["episodes"])
         self.counters = Counters(**numbers["counters"])

@@ -106,7 +106,7 @@ class RunDirectory:
 
     def hold(self) -> None:
         """Keep other processes from writing here until this one ends or calls `release`."""
-        self._lock = open(self.path / ".lock", "w")
+        self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 - held until release()
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -137,7 +137,8 @@ class RunDirectory:
     def append(self, row: dict[str, Any]) -> None:
         """Add one row to the metrics; numbers that are not finite become null."""
         if self._metrics is None:
-            self._metrics = open(self.path / "metrics.jsonl", "a", encoding="utf-8")
+            file = self.path / "metrics.jsonl"
+            self._metrics = file.open("a", encoding="utf-8")
         clean = {key: _finite(value) for key, value in row.items()}
         self._metrics.write(json.dumps(clean, allow_nan=False) + "\n")
         self._metrics.flush()
@@ -221,7 +222,7 @@ def _digest(tensors: dict[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

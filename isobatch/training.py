@@ -147,6 +147,7 @@ def _run(
     _checkpoint(directory, state, env)  # A kill from here on leaves a run that resumes.
     with _threads(recipe, env), _stop_requests() as stop_requested:
         collector = Collector(env, device, chunk_size)
+        stepper = ppo.make_stepper(state, recipe, chunk_size)
         view.start(recipe, str(directory.path), counters.env_steps)
         try:
             saved = began = time.perf_counter()
@@ -158,7 +159,7 @@ def _run(
                     recipe.batch.n_steps,
                     row_limit=left if left < recipe.batch.rollout_size else None,
                 )
-                statistics = ppo.learn(state, rollout, recipe, chunk_size)
+                statistics = ppo.learn(state, rollout, recipe, stepper)
                 _count(state, rollout)
                 now = time.perf_counter()
                 elapsed, began = now - began, now
@@ -225,7 +226,7 @@ def _recipe(
     overrides: dict[str, Any],
 ) -> Recipe:
     if recipe is not None:
-        if env is not None or make_env is not None and recipe.env != USERS_OWN:
+        if env is not None or (make_env is not None and recipe.env != USERS_OWN):
             raise UserError("give an environment or a recipe, not both")
         return recipe.replace(**({"algo": algo} if algo else {}), **overrides)
     if (env is None) == (make_env is None):

@@ -1,0 +1,1 @@
+"""Algorithms: each a composition of the rooms above."""

@@ -2,22 +2,71 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from isobatch import losses
 from isobatch.advantages import gae
-from isobatch.models import ActorCritic
+from isobatch.models.distributions import Distribution
 from isobatch.recipe import Objective, Recipe
 from isobatch.rollout import Rollout
 from isobatch.state import TrainState
-from isobatch.update import Stepper, minibatches, scheduled, set_learning_rate
+from isobatch.update import (
+    Call,
+    CompiledGradient,
+    Stepper,
+    minibatches,
+    scheduled,
+    worth_compiling,
+)
 
 TARGET_KL_SLACK = 1.5
 """Updates stop past this many times target_kl, as in Stable-Baselines3."""
 
 
-def learn(state: TrainState, rollout: Rollout, recipe: Recipe, chunk_size: int) -> dict[str, float]:
+class Samples(NamedTuple):
+    """What the loss needs of b rows."""
+
+    observation: dict[str, Tensor]
+    actions: Tensor
+    logp_behav: Tensor
+    logp_prox: Tensor
+    params_prox: Tensor | None
+    """[b, P], for the exact KL penalty only."""
+    advantages: Tensor
+    targets: Tensor
+    clip_range: Tensor
+    """A number, as a tensor since it may follow a schedule."""
+
+
+def make_stepper(state: TrainState, recipe: Recipe, chunk_size: int) -> Stepper:
+    """Return what takes the run's gradient steps; compiled where the recipe says so or it pays."""
+    evaluate = partial(terms, settings=recipe.objective, distribution=state.model.distribution)
+    parameters, choice = state.parameters, recipe.machine.compile
+    small = parameters.vector.device.type == "cpu" and not state.has_images
+    compiled = None
+    if choice == "on" or (
+        choice == "auto" and small and worth_compiling(recipe.batch, recipe.total_timesteps)
+    ):
+        capacity = -(-recipe.batch.rollout_size // recipe.batch.n_minibatches)
+        compiled = CompiledGradient(state.model, parameters, evaluate, capacity)
+    return Stepper(
+        state.model,
+        parameters,
+        state.optimizer,
+        evaluate,
+        recipe.optimizer.max_grad_norm,
+        chunk_size,
+        compiled,
+    )
+
+
+def learn(
+    state: TrainState, rollout: Rollout, recipe: Recipe, stepper: Stepper
+) -> dict[str, float]:
     """Update the policy and value function on a rollout; return the iteration's statistics."""
     advantages, targets = estimate(state, rollout, recipe)
     raw = advantages[rollout.valid]
@@ -29,35 +78,28 @@ def learn(state: TrainState, rollout: Rollout, recipe: Recipe, chunk_size: int) 
     if not n_minibatches:
         return statistics  # The budget's last few rows: too few for a gradient worth taking.
     clip_range, learning_rate = _schedules(recipe, state.counters.env_steps)
-    set_learning_rate(state.optimizer, learning_rate)
     statistics |= {"learning_rate": learning_rate, "clip_range": clip_range}
     advantages = normalized(state, advantages, rollout, recipe)
-    objective = PolicyObjective(state, rollout, advantages, targets, recipe.objective, clip_range)
-    stepper = Stepper(
-        state.parameters, state.optimizer, recipe.optimizer.max_grad_norm, chunk_size
-    )
+    rows_of = Gathering(state, rollout, advantages, targets, recipe.objective, clip_range)
     by, shuffle = recipe.objective.minibatches_by, state.shuffle_generator
     taken: list[dict[str, Tensor]] = []
     for _ in range(recipe.batch.n_epochs):
         for rows in minibatches(rollout.valid, n_minibatches, shuffle, by):
-            objective.begin_minibatch(rows)
-            measured = stepper.gradient(rows, objective)
+            rows_of.begin_minibatch(rows)
+            measured = stepper.gradient(rows, rows_of)
             if _went_too_far(measured["approx_kl"], recipe.objective.target_kl):
                 return statistics | _means(taken) | {"stopped_early": 1.0}
-            measured["grad_norm"] = stepper.step()
+            norm = stepper.step(learning_rate)
             if state.proximal is not None:
                 state.proximal.update()
             state.counters.grad_steps += 1
-            taken.append(measured)
+            taken.append(measured | {"grad_norm": torch.tensor(norm)})
         state.counters.epochs += 1
     return statistics | _means(taken)
 
 
-class PolicyObjective:
-    """Per-sample PPO loss of a rollout's rows, as `Stepper` wants it: rows -> (losses, statistics).
-
-    Gathers the rows and the proximal policy's view of them; the maths is in `terms`.
-    """
+class Gathering:
+    """Picks a rollout's rows for the loss, and looks at them through the proximal policy."""
 
     def __init__(
         self,
@@ -68,77 +110,72 @@ class PolicyObjective:
         settings: Objective,
         clip_range: float,
     ) -> None:
-        self.model, self.proximal = state.model, state.proximal
+        self.distribution, self.proximal = state.model.distribution, state.proximal
         self.prepare = state.observation_normalizer
-        self.settings, self.clip_range = settings, clip_range
         self.observations = {k: v.flatten(0, 1) for k, v in rollout.observations.items()}
-        self.actions, self.params_behav = rollout.actions.flatten(0, 1), rollout.params.flatten(0, 1)
+        self.actions, self.params = rollout.actions.flatten(0, 1), rollout.params.flatten(0, 1)
         # Side by side, so that a minibatch's numbers are gathered at once.
         self.numbers = torch.stack([rollout.logp, advantages, targets], 2).flatten(0, 1)
+        self.clip_range = torch.tensor(clip_range, device=self.numbers.device)
+        self.exact_kl = settings.objective == "kl" and settings.kl_estimator == "exact"
+        self.by_minibatch = settings.advantage_normalization == "minibatch"
         self._shift, self._scale = 0.0, 1.0
 
     def begin_minibatch(self, rows: Tensor) -> None:
         """Take the minibatch's own advantage moments, where the recipe normalises by them."""
-        if self.settings.advantage_normalization == "minibatch" and len(rows) > 1:
+        if self.by_minibatch and len(rows) > 1:
             values = self.numbers[rows, 1]
             self._shift = float(values.mean())
             self._scale = 1 / (float(values.std()) + 1e-8)
 
-    def __call__(self, rows: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return losses [b] and statistics [b] of flat rows."""
+    @torch.no_grad()
+    def __call__(self, rows: Tensor) -> Samples:
+        """Return the samples of flat rows [b]."""
         observation = {k: v.index_select(0, rows) for k, v in self.observations.items()}
         observation = self.prepare(observation)
         actions = self.actions.index_select(0, rows)
         behav, advantages, targets = self.numbers.index_select(0, rows).unbind(1)
-        if self._scale != 1.0:
+        if self.by_minibatch:
             advantages = (advantages - self._shift) * self._scale
-        prox, prox_params = self._proximal(observation, actions, rows, behav)
-        return terms(
-            self.model, self.settings, self.clip_range,
-            observation, actions, behav, prox, prox_params, advantages, targets,
-        )  # fmt: skip
-
-    def _proximal(
-        self, observation: dict[str, Tensor], actions: Tensor, rows: Tensor, behav: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return (log-probabilities [b], parameters [b, P]) of the policy that limits the step.
-
-        The parameters are needed, and so given, only for the exact KL penalty.
-        """
-        exact = self.settings.objective == "kl" and self.settings.kl_estimator == "exact"
-        if self.proximal is None:
-            return behav, self.params_behav.index_select(0, rows) if exact else None
-        with torch.no_grad():
+        params = prox = None
+        if self.proximal is not None:
             params = self.proximal.module(observation)
-            return self.model.distribution.log_prob(params, actions), params if exact else None
+            prox = self.distribution.log_prob(params, actions)
+        elif self.exact_kl:
+            params = self.params.index_select(0, rows)
+        return Samples(
+            observation=observation,
+            actions=actions,
+            logp_behav=behav,
+            logp_prox=behav if prox is None else prox,
+            params_prox=params if self.exact_kl else None,
+            advantages=advantages,
+            targets=targets,
+            clip_range=self.clip_range,
+        )
 
 
 def terms(
-    model: ActorCritic,
-    settings: Objective,
-    clip_range: float,
-    observation: dict[str, Tensor],
-    actions: Tensor,
-    behav: Tensor,
-    prox: Tensor,
-    prox_params: Tensor | None,
-    advantages: Tensor,
-    targets: Tensor,
+    call: Call, samples: Samples, settings: Objective, distribution: Distribution
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return per-sample losses [b] and the statistics that go with them, each [b].
 
     L = L_policy + vf_coef (v - target)^2 / 2 - ent_coef H
     """
-    params, values = model(observation)
-    logp, entropy = model.distribution.evaluate(params, actions)
+    params, values = call(samples.observation)
+    logp, entropy = distribution.evaluate(params, samples.actions)
+    behav, prox, clip_range = samples.logp_behav, samples.logp_prox, samples.clip_range
     if settings.objective == "clip":
-        policy = losses.clip_loss(logp, behav, prox, advantages, clip_range, settings.max_ratio)
-    else:
-        kl = None if prox_params is None else model.distribution.kl(prox_params, params)
-        policy = losses.kl_loss(
-            logp, behav, prox, advantages, settings.kl_coef, settings.max_ratio, kl
+        policy = losses.clip_loss(
+            logp, behav, prox, samples.advantages, clip_range, settings.max_ratio
         )
-    value = losses.value_loss(values, targets)
+    else:
+        exact = samples.params_prox
+        kl = None if exact is None else distribution.kl(exact, params)
+        policy = losses.kl_loss(
+            logp, behav, prox, samples.advantages, settings.kl_coef, settings.max_ratio, kl
+        )
+    value = losses.value_loss(values, samples.targets)
     loss = policy + settings.vf_coef * value
     if settings.ent_coef:
         loss = loss - settings.ent_coef * entropy

@@ -43,8 +43,10 @@ def make(recipe: Recipe, seeds: list[int], *, training: bool = True) -> BatchedE
     return from_id(source.id, seeds, settings.vectorization, settings.options)
 
 
-def wrap(make_env: Callable[[], Any], name: str, seeds: list[int], vectorization: str) -> BatchedEnv:
-    """Adapt what a user's `make_env` returns: an environment, a vector of them, or a `TensorEnv`."""
+def wrap(
+    make_env: Callable[[], Any], name: str, seeds: list[int], vectorization: str
+) -> BatchedEnv:
+    """Adapt what a user's `make_env` returns: one environment, a vector, or a `TensorEnv`."""
     import gymnasium
     from gymnasium.vector import VectorEnv
 

@@ -39,12 +39,13 @@ class GymEnv:
         self._done = np.zeros(self.n_envs, bool)
         # Only these take a seed per environment; a vector of another make takes one for all.
         each = isinstance(self._vector.unwrapped, SyncVectorEnv | AsyncVectorEnv)
-        observation, _ = self._vector.reset(seed=self._seeds if each else self._seeds[0])
+        seed: Any = self._seeds if each else self._seeds[0]
+        observation, _ = self._vector.reset(seed=seed)
         return self.observation_layout.encode(observation)
 
     def step(self, actions: Tensor) -> Step:
         """Step all environments; `actions` [N, K] in policy form."""
-        native = self.action_layout.native(actions).numpy().astype(self._action_dtype)
+        native = self.action_layout.native(actions.cpu().numpy()).astype(self._action_dtype)
         raw, reward, terminated, truncated, info = self._vector.step(native)
         observation = self.observation_layout.encode(raw)
         done = np.logical_or(terminated, truncated)

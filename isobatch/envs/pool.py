@@ -61,9 +61,10 @@ class PoolEnv:
 
     def step(self, actions: Tensor) -> Step:
         """Step all environments; `actions` [N, K] in policy form."""
-        if len(actions) != self.n_envs:
-            raise ValueError(f"{len(actions)} actions for {self.n_envs} environments")
-        native = self.action_layout.native(actions).numpy().astype(self._action_dtype, order="C")
+        native = self.action_layout.native(actions.cpu().numpy())
+        if len(native) != self.n_envs:
+            raise ValueError(f"{len(native)} actions for {self.n_envs} environments")
+        native = native.astype(self._action_dtype, order="C")
         # EnvPool's own step() spends longer on dictionaries than CartPole on physics.
         self._pool._send([self._ids, self._ids, native])
         state = self._pool._recv()

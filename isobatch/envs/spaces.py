@@ -53,32 +53,30 @@ class ObservationLayout:
     @classmethod
     def of(cls, space: spaces.Space, name: str) -> ObservationLayout:
         """Lay out `space`, the space of a single environment called `name`."""
-        entries = list(_entries(space, (), name))
-        leaves = tuple(leaf for leaf, _, _ in entries)
-        sizes = {shape for _, shape, _ in entries if shape}
-        dtypes = {dtype for leaf, _, dtype in entries if leaf.kind == "image"}
+        arrays = list(_entries(space, (), name))
+        leaves = tuple(leaf for leaf, _, _ in arrays)
+        sizes = {shape for _, shape, _ in arrays if shape}
+        dtypes = {dtype for leaf, _, dtype in arrays if leaf.kind == "image"}
         if len(sizes) > 1 or len(dtypes) > 1:
             raise UserError(f"{name}: images of several sizes or types in one observation: {space}")
         channels = sum(leaf.size for leaf in leaves if leaf.kind == "image")
-        width = sum(leaf.size for leaf in leaves if leaf.kind != "image")
-        if not leaves or not (channels or width):
+        entries = sum(leaf.size for leaf in leaves if leaf.kind != "image")
+        height, width = next(iter(sizes), (0, 0))
+        if not channels and not entries:
             raise UserError(f"{name}: the observation space {space} holds nothing")
         return cls(
             leaves=leaves,
-            image=(channels, *sizes.pop()) if sizes else None,
+            image=(channels, height, width) if sizes else None,
             image_dtype=dtypes.pop() if dtypes else "uint8",
-            vector=width or None,
+            vector=entries or None,
         )
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ObservationLayout:
         """Rebuild from `to_json`."""
-        leaves = tuple(
-            Leaf(**{key: tuple(v) if isinstance(v, list) else v for key, v in leaf.items()})
-            for leaf in data["leaves"]
-        )
-        image = tuple(data["image"]) if data["image"] else None
-        return cls(leaves, image, data["image_dtype"], data["vector"])
+        plain: Any = _tuples(data)
+        leaves = tuple(Leaf(**leaf) for leaf in plain["leaves"])
+        return cls(leaves, plain["image"], plain["image_dtype"], plain["vector"])
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -127,8 +125,11 @@ class ObservationLayout:
     def _is_plain(self) -> bool:
         """True where the observation is one flat vector, which small environments give fast."""
         leaf = self.leaves[0]
-        return len(self.leaves) == 1 and leaf.kind == "vector" and not leaf.path and (
-            len(leaf.shape) == 1
+        return (
+            len(self.leaves) == 1
+            and leaf.kind == "vector"
+            and not leaf.path
+            and (len(leaf.shape) == 1)
         )
 
     def _as_image(self, tensor: Tensor, leaf: Leaf) -> Tensor:
@@ -190,45 +191,45 @@ class ActionLayout:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ActionLayout:
         """Rebuild from `to_json`."""
-        bounds = {key: tuple(float(v) for v in data[key]) for key in ("low", "high")}
-        tuples = {key: tuple(data[key]) for key in ("counts", "shape", "start")}
-        return cls(kind=data["kind"], **tuples, **bounds)
+        bounds: Any = {key: tuple(map(float, data[key])) for key in ("low", "high")}
+        return cls(**(_tuples(data) | bounds))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; infinite bounds as text, which JSON can hold."""
         data = asdict(self)
         return data | {key: [str(value) for value in data[key]] for key in ("low", "high")}
 
-    def native(self, actions: Tensor) -> Tensor:
+    def native(self, actions: np.ndarray) -> np.ndarray:
         """Turn policy actions [N, K] into the environment's own, validated: [N, *shape].
 
         Discrete actions out of range and actions that are not finite are errors: EnvPool takes
         the first silently and answers the second with a reward that is not a number.
         """
         if actions.ndim != 2 or actions.shape[1] != len(self.counts):
-            raise ValueError(f"actions {tuple(actions.shape)} should be [N, {len(self.counts)}]")
+            raise ValueError(f"actions {actions.shape} should be [N, {len(self.counts)}]")
         if self.kind == "gaussian":
-            if not bool(torch.isfinite(actions).all()):
+            if not np.isfinite(actions).all():
                 raise ActionNotFinite("the policy gave an action that is not finite")
-            low, high = (bound.to(actions.device) for bound in self._bounds)
+            return np.clip(actions, self.low, self.high).reshape(-1, *self.shape)
+        tops = actions.max(0).tolist()
+        if actions.min() < 0 or any(top >= n for top, n in zip(tops, self.counts, strict=True)):
+            raise ValueError(f"an action is outside its {self.counts} choices")
+        if any(self.start):
+            actions = actions + np.asarray(self.start)
+        return actions.reshape(-1, *self.shape)
+
+    def native_tensor(self, actions: Tensor) -> Tensor:
+        """As `native`, on the actions' own device, for environments that take tensors.
+
+        Checked once per rollout by the environments' answers: a check here would make a graphics
+        card wait for the CPU at every step.
+        """
+        if self.kind == "gaussian":
+            low, high = (actions.new_tensor(bound) for bound in (self.low, self.high))
             return torch.clamp(actions, low, high).reshape(-1, *self.shape)
-        self._check_range(actions)
         if any(self.start):
             actions = actions + actions.new_tensor(self.start)
         return actions.reshape(-1, *self.shape)
-
-    def _check_range(self, actions: Tensor) -> None:
-        if actions.device.type == "cpu":
-            values = actions.numpy()
-            fine = values.min() >= 0 and (values.max(0) < self.counts).all()
-        else:
-            fine = bool((actions >= 0).all() & (actions < actions.new_tensor(self.counts)).all())
-        if not fine:
-            raise ValueError(f"an action is outside its {self.counts} choices")
-
-    @cached_property
-    def _bounds(self) -> tuple[Tensor, Tensor]:
-        return torch.tensor(self.low), torch.tensor(self.high)
 
 
 class ActionNotFinite(ValueError):
@@ -277,6 +278,13 @@ def _one_hot(tensor: Tensor, leaf: Leaf) -> Tensor:
         for k, count in enumerate(leaf.counts)
     ]
     return torch.cat(columns, 1).to(torch.float32)
+
+
+def _tuples(data: Any) -> Any:
+    """Return plain data with its lists made tuples again, which JSON does not know."""
+    if isinstance(data, dict):
+        return {key: _tuples(value) for key, value in data.items()}
+    return tuple(_tuples(value) for value in data) if isinstance(data, list) else data
 
 
 def add_batch_axis(observation: Any) -> Any:

@@ -28,7 +28,7 @@ class TensorEnv(Protocol):
     """
 
     num_envs: int
-    device: Any
+    device: torch.device
     single_observation_space: spaces.Space
     single_action_space: spaces.Space
 
@@ -60,7 +60,7 @@ class TensorAdapter:
 
     def step(self, actions: Tensor) -> Step:
         """Step all environments; `actions` [N, K] in policy form."""
-        native = self.action_layout.native(actions.to(self._env.device))
+        native = self.action_layout.native_tensor(actions.to(self._env.device))
         observation, reward, terminated, truncated, info = self._env.step(native)
         last = info.get("final_observation", info.get("final_obs"))
         if last is None and bool(truncated.any()):
@@ -95,8 +95,8 @@ class TensorCartPole:
         self.num_envs = num_envs
         self.device = torch.device(device)
         bound = np.array([2 * self.FAR, np.inf, 2 * self.TILTED, np.inf], np.float32)
-        self.single_observation_space = spaces.Box(-bound, bound)
-        self.single_action_space = spaces.Discrete(2)
+        self.single_observation_space: spaces.Space = spaces.Box(-bound, bound)
+        self.single_action_space: spaces.Space = spaces.Discrete(2)
         self._generator = torch.Generator(self.device)
         self._state = torch.zeros(num_envs, 4, device=self.device)
         self._age = torch.zeros(num_envs, dtype=torch.long, device=self.device)
@@ -111,7 +111,7 @@ class TensorCartPole:
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict]:
         """Push each cart left (0) or right (1); Euler's method."""
-        position, speed, angle, spin = self._state.unbind(1)
+        _, speed, angle, spin = self._state.unbind(1)
         force = self.FORCE * (2.0 * actions - 1.0)
         sine, cosine = angle.sin(), angle.cos()
         mass, lever = self.CART + self.POLE, self.POLE * self.HALF_LENGTH

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from isobatch.models.actor_critic import ActorCritic
-from isobatch.models.encoders import ObservationEncoder
+from isobatch.models.encoders import MlpEncoder, ObservationEncoder
 
 Observation = dict[str, Tensor]
 Prepare = Callable[[Observation], Observation]
@@ -27,24 +27,23 @@ ACTIVATIONS = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0, out=x)}
 
 def acting(model: ActorCritic, prepare: Prepare, n_rows: int) -> Act:
     """Return the fastest way to act for `n_rows` environments with the model as it is now."""
-    encoder = model.actor.encoder
-    small = (
-        n_rows <= NUMPY_ROWS
-        and isinstance(encoder, ObservationEncoder)
-        and encoder.vector is not None
-        and encoder.image is None
-        and encoder.vector.activation.__name__ in ACTIVATIONS
-        and model.value_head.weight.device.type == "cpu"
-    )
-    if small:
-        return _numpy_act(model, prepare)
+    mlp = _small_mlp(model.actor.encoder)
+    if mlp is not None and n_rows <= NUMPY_ROWS and model.value_head.weight.device.type == "cpu":
+        return _numpy_act(model, mlp, prepare)
     return lambda observation: model.act(prepare(observation))
 
 
-def _numpy_act(model: ActorCritic, prepare: Prepare) -> Act:
-    mlp = model.actor.encoder.vector
+def _small_mlp(encoder: torch.nn.Module) -> MlpEncoder | None:
+    """Return the encoder's MLP if it is nothing else, with an activation NumPy has."""
+    if not isinstance(encoder, ObservationEncoder) or encoder.image is not None:
+        return None
+    mlp = encoder.vector
+    return mlp if mlp is not None and mlp.activation.__name__ in ACTIVATIONS else None
+
+
+def _numpy_act(model: ActorCritic, mlp: MlpEncoder, prepare: Prepare) -> Act:
     activate = ACTIVATIONS[mlp.activation.__name__]
-    hidden = [_weights(layer) for layer in mlp.layers]
+    hidden = [_weights(layer) for layer in mlp.linears]
     head, head_bias = _weights(model.actor.head)
     value, value_bias = _weights(model.value_head)
     free = None if model.actor.free is None else model.actor.free.detach().numpy()

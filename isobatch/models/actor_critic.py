@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.errors import UserError
 from isobatch.models.distributions import distribution_of
-from isobatch.models.encoders import CustomEncoder, ObservationEncoder, initialise
+from isobatch.models.encoders import CustomEncoder, Encoder, ObservationEncoder, initialise
 from isobatch.recipe import Model
 
 EncoderFactory = Callable[[ObservationLayout], nn.Module]
@@ -20,7 +20,7 @@ EncoderFactory = Callable[[ObservationLayout], nn.Module]
 class Actor(nn.Module):
     """Encoder and policy head: observation -> distribution parameters [B, P]."""
 
-    def __init__(self, encoder: nn.Module, actions: ActionLayout, init: str) -> None:
+    def __init__(self, encoder: Encoder, actions: ActionLayout, init: str) -> None:
         super().__init__()
         distribution = distribution_of(actions)
         self.encoder = encoder
@@ -91,7 +91,7 @@ class ActorCritic(nn.Module):
 
 def _encoder(
     observations: ObservationLayout, model: Model, custom: EncoderFactory | nn.Module | None
-) -> nn.Module:
+) -> Encoder:
     if isinstance(custom, nn.Module):
         return CustomEncoder(copy.deepcopy(custom), observations)
     if custom is not None:

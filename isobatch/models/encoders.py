@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,26 +15,33 @@ from isobatch.recipe import Model
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": functional.relu, "elu": functional.elu}
 Init = str
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
-def initialise(layer: nn.Module, init: Init, gain: float = math.sqrt(2), scale: float = 1.0):
+class Encoder(nn.Module):
+    """A module from observations to features [B, n_features]."""
+
+    n_features: int
+
+
+def initialise(layer: Layer, init: Init, gain: float = math.sqrt(2), scale: float = 1.0) -> Layer:
     """Initialise a Linear or Conv2d and return it; biases are zero.
 
     `orthogonal`: orthogonal rows times `gain`. `reference`: PyTorch's uniform rows brought to
     length `scale`, which bounds each output at the start (Cobbe et al. 2020, their code).
     """
-    weight, bias = layer.weight, layer.bias
     with torch.no_grad():
         if init == "orthogonal":
-            nn.init.orthogonal_(weight, gain)
+            nn.init.orthogonal_(layer.weight, gain)
         else:
-            flat = weight.flatten(1)
-            flat *= scale / flat.norm(dim=1, keepdim=True)
-        bias.zero_()
+            rows = layer.weight.flatten(1)
+            rows *= scale / rows.norm(dim=1, keepdim=True)
+        if layer.bias is not None:
+            layer.bias.zero_()
     return layer
 
 
-class MlpEncoder(nn.Module):
+class MlpEncoder(Encoder):
     """Linear layers with an activation after each; [B, D] -> [B, hidden_sizes[-1]]."""
 
     def __init__(self, n_inputs: int, model: Model) -> None:
@@ -47,12 +55,17 @@ class MlpEncoder(nn.Module):
 
     def forward(self, vector: Tensor) -> Tensor:
         """Encode vectors; plain functions, as nested modules cost more than they compute here."""
-        for layer in self.layers:
+        for layer in self.linears:
             vector = self.activation(functional.linear(vector, layer.weight, layer.bias))
         return vector
 
+    @property
+    def linears(self) -> list[nn.Linear]:
+        """The layers, first to last."""
+        return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
 
-class NatureEncoder(nn.Module):
+
+class NatureEncoder(Encoder):
     """Three convolutions and 512 features (Mnih et al. 2015); [B, C, H, W] -> [B, 512]."""
 
     def __init__(self, shape: tuple[int, int, int], init: Init) -> None:
@@ -90,7 +103,7 @@ class _Residual(nn.Module):
         return x + self.second(functional.relu_(hidden))
 
 
-class ImpalaEncoder(nn.Module):
+class ImpalaEncoder(Encoder):
     """Three stages of convolution, pooling and residual blocks (Espeholt et al. 2018).
 
     [B, C, H, W] -> [B, 256]; 16, 32, 32 channels, 2 blocks a stage, as in the Procgen papers.
@@ -121,7 +134,7 @@ class ImpalaEncoder(nn.Module):
         return functional.relu(self.dense(hidden.flatten(1)))
 
 
-class ObservationEncoder(nn.Module):
+class ObservationEncoder(Encoder):
     """Encode whatever parts an observation has: the image by a CNN, the vector by an MLP.
 
     With both, their features are concatenated. uint8 images are scaled here, not before.
@@ -143,7 +156,7 @@ class ObservationEncoder(nn.Module):
         return features[0] if len(features) == 1 else torch.cat(features, 1)
 
 
-class CustomEncoder(nn.Module):
+class CustomEncoder(Encoder):
     """A user's module: it gets the one tensor there is, or the dict of both parts."""
 
     def __init__(self, module: nn.Module, layout: ObservationLayout) -> None:
