@@ -66,6 +66,7 @@ def _train(arguments: list[str]) -> int:
     )
     _add_output_flags(parser)
     parser.add_argument("--recipe", type=Path, metavar="FILE", help="take this recipe file")
+    _add_env_flag(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/...)")
     add_recipe_flags(parser, base)
     parsed = parser.parse_args(arguments[1:] if env else arguments)
@@ -78,14 +79,17 @@ def _train(arguments: list[str]) -> int:
 
 def _base_recipe(env: str | None, arguments: list[str]):
     """Return the recipe the flags override: a file's, the environment's preset, or for help any."""
+    from isobatch.envs.catalog import require_trusted
     from isobatch.presets import preset
     from isobatch.recipe import Recipe
 
     file = _value_of("--recipe", arguments)
     if file is not None:
+        recipe = Recipe.load(file)
         if env is not None:
-            raise UserError("give an environment or --recipe FILE, not both")
-        return Recipe.load(file)
+            return recipe.replace(env=env)
+        require_trusted(recipe.env, _value_of("--env", arguments))
+        return recipe
     if env is not None:
         return preset(env, _value_of("--algo", arguments) or "ppo")
     if "--help" in arguments or "-h" in arguments:
@@ -111,12 +115,16 @@ def _resume(arguments: list[str]) -> int:
     parser.add_argument(
         "--total-timesteps", type=whole_number, metavar="N", help="go on to this budget instead"
     )
+    _add_env_flag(parser)
     _add_output_flags(parser)
     parsed = parser.parse_args(arguments)
 
     from isobatch.training import resume
 
-    return _report(resume(parsed.run, total_timesteps=parsed.total_timesteps, quiet=parsed.quiet))
+    run = resume(
+        parsed.run, total_timesteps=parsed.total_timesteps, env=parsed.env, quiet=parsed.quiet
+    )
+    return _report(run)
 
 
 def _eval(arguments: list[str]) -> int:
@@ -130,6 +138,7 @@ def _eval(arguments: list[str]) -> int:
         "--episodes", type=whole_number, default=20, metavar="N", help="default: 20"
     )
     parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="default: 0")
+    _add_env_flag(parser)
     parser.add_argument(
         "--deterministic", action="store_true", help="take the most likely action, draw none"
     )
@@ -140,7 +149,11 @@ def _eval(arguments: list[str]) -> int:
     from isobatch.policy import evaluate
 
     result = evaluate(
-        parsed.run, parsed.episodes, deterministic=parsed.deterministic, seed=parsed.seed
+        parsed.run,
+        parsed.episodes,
+        deterministic=parsed.deterministic,
+        seed=parsed.seed,
+        env=parsed.env,
     )
     print(
         f"return {result.mean:.2f} +- {result.std:.2f} over {len(result.returns)} episodes "
@@ -181,6 +194,12 @@ def _envs(arguments: list[str]) -> int:
     return 0
 
 
+def _add_env_flag(parser) -> None:
+    parser.add_argument(
+        "--env", metavar="MODULE:ID", help="confirm that the run's module may be imported"
+    )
+
+
 def _add_output_flags(parser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show nothing but the last line")
 
@@ -194,11 +213,9 @@ def _report(run: Run) -> int:
         print(f"stopped at {steps:,} steps; go on with: isobatch resume {run.path}")
         return 130
     score = last.get("episode_return")
-    learned = (
-        "no episode ended"
-        if score is None
-        else (f"mean return {score:.2f} over the last {min(last['episodes'], 100)} episodes")
-    )
+    learned = "no episode ended"
+    if score is not None:
+        learned = f"mean return {score:.2f} over the last {min(last['episodes'], 100)} episodes"
     print(
         f"{run.recipe.env}: {learned} after {steps:,} steps in {last.get('seconds', 0):.1f} s; "
         f"kept in {run.path}"

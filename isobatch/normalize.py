@@ -75,12 +75,8 @@ class RewardNormalizer:
         scale = (self.moments.var + 1e-8).sqrt().to(rewards.dtype)
         return torch.clamp(rewards / scale, -self.clip, self.clip)
 
-    def restart(self) -> None:
-        """Forget the running returns: the environments were made anew."""
-        self.running = torch.zeros_like(self.running)
-
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a checkpoint keeps."""
+        """Return what a checkpoint keeps; the running returns end with their environments."""
         return self.moments.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from isobatch import envs, store
+from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import EVALUATION, env_seeds
 from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
 from isobatch.models import ActorCritic, EncoderFactory
@@ -127,22 +128,24 @@ def evaluate(
     *,
     deterministic: bool = False,
     seed: int = 0,
+    env: str | None = None,
     make_env: Callable[[], Any] | None = None,
     encoder: EncoderFactory | torch.nn.Module | None = None,
 ) -> Evaluation:
     """Play whole episodes with a run's policy in environments no training run has seen.
 
     Every environment plays the same number of episodes (to within one), so that short episodes
-    are not counted more often than long ones.
+    are not counted more often than long ones. `env` repeats a `module:Id`, as in `resume`.
     """
     policy = load(path, encoder)
+    require_trusted(policy.recipe.env, env)
     n_envs = min(episodes, 16)
     seeds = env_seeds(policy.recipe.seed, n_envs, EVALUATION + seed * n_envs)
-    env = _evaluation_env(policy.recipe, seeds, make_env)
+    arena = _evaluation_env(policy.recipe, seeds, make_env)
     try:
-        return _play(policy, env, episodes, deterministic)
+        return _play(policy, arena, episodes, deterministic)
     finally:
-        env.close()
+        arena.close()
 
 
 def _evaluation_env(

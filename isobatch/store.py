@@ -78,8 +78,11 @@ class RunDirectory:
         """Make a new run directory; it appears with its recipe in it or not at all."""
         path = Path(path)
         refuse_taken(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            beside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        except OSError as error:
+            raise UserError(f"cannot make the run directory {path}: {error.strerror}") from None
         try:
             beside.chmod(0o755)
             (beside / "checkpoints").mkdir()

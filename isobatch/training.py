@@ -17,6 +17,7 @@ import torch
 
 from isobatch import envs, policy, store
 from isobatch.algos import ppo
+from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import env_seeds
 from isobatch.errors import UserError
 from isobatch.models import EncoderFactory
@@ -95,6 +96,7 @@ def resume(
     path: str | Path,
     *,
     total_timesteps: int | None = None,
+    env: str | None = None,
     make_env: MakeEnv | None = None,
     encoder: Encoder | None = None,
     quiet: bool = False,
@@ -102,11 +104,12 @@ def resume(
     """Go on with a run from its last good checkpoint, to a longer budget if one is given.
 
     The environments are made anew, with seeds the run has not used; the first row after that is
-    marked `resumed`.
+    marked `resumed`. `env` repeats a `module:Id`, since no file may name a module to import.
     """
     directory = store.RunDirectory.open(path)
     try:
         recipe = directory.recipe
+        require_trusted(recipe.env, env)
         if total_timesteps is not None:
             recipe = recipe.replace(total_timesteps=total_timesteps)
         check_budget(recipe)

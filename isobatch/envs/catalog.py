@@ -96,6 +96,17 @@ def resolve(env_id: str) -> Source:
     raise UserError(f"unknown environment {env_id!r}.{nearest(name, everything)}")
 
 
+def require_trusted(env_id: str, given: str | None) -> None:
+    """Refuse to import a module that only a file names; `given` is what the user typed.
+
+    `module:Id` runs the module's code. That is the user's wish on the command line or in Python,
+    not a recipe file's.
+    """
+    prefix, colon, _ = env_id.partition(":")
+    if colon and prefix not in ("gymnasium", "tensor", "python") and given != env_id:
+        raise UserError(f"the recipe's env {env_id!r} imports a module: confirm it with --env")
+
+
 def _pool_family(env_id: str, module: str) -> str:
     if module == "envpool.procgen":
         return "procgen-easy" if "Easy" in env_id else "procgen-hard"
