@@ -54,14 +54,6 @@ class Rollout:
         """Transitions in the rollout."""
         return int(self.valid.sum())
 
-    def rows(self, tensor: Tensor) -> Tensor:
-        """View [T, N, ...] as [T * N, ...]."""
-        return tensor.flatten(0, 1)
-
-    def observation_rows(self, index: Tensor) -> Observation:
-        """Return the observations of flat rows (t * N + n): [B, ...]."""
-        return {part: tensor.flatten(0, 1)[index] for part, tensor in self.observations.items()}
-
 
 @dataclass
 class Collector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -163,6 +164,7 @@ def _run(
                     row_limit=left if left < recipe.batch.rollout_size else None,
                 )
                 statistics = ppo.learn(state, rollout, recipe, stepper)
+                _refuse_divergence(statistics, counters.env_steps)
                 _count(state, rollout)
                 now = time.perf_counter()
                 elapsed, began = now - began, now
@@ -183,6 +185,16 @@ def _run(
     unspent = recipe.total_timesteps - counters.env_steps
     directory.release()
     return Run(directory.path, interrupted=unspent >= n_envs)
+
+
+def _refuse_divergence(statistics: dict[str, float], env_steps: int) -> None:
+    """Stop a run whose losses are no longer numbers, before that reaches a checkpoint."""
+    for name, value in statistics.items():
+        if not math.isfinite(value):
+            raise UserError(
+                f"training diverged after {env_steps} environment steps: {name} is {value}; "
+                "lower the learning rate, or resume from the last checkpoint"
+            )
 
 
 def _count(state: TrainState, rollout: Rollout) -> None:

@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from torch import Tensor
 
 from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
-from isobatch.envs.step import Observation, Step
+from isobatch.envs.step import Observation, Step, owned
 from isobatch.errors import UserError
 
 
@@ -41,13 +41,13 @@ class GymEnv:
         each = isinstance(self._vector.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         seed: Any = self._seeds if each else self._seeds[0]
         observation, _ = self._vector.reset(seed=seed)
-        return self.observation_layout.encode(observation)
+        return owned(self.observation_layout.encode(observation))
 
     def step(self, actions: Tensor) -> Step:
         """Step all environments; `actions` [N, K] in policy form."""
         native = self.action_layout.native(actions.cpu().numpy()).astype(self._action_dtype)
         raw, reward, terminated, truncated, info = self._vector.step(native)
-        observation = self.observation_layout.encode(raw)
+        observation = owned(self.observation_layout.encode(raw))
         done = np.logical_or(terminated, truncated)
         valid = np.ones(self.n_envs, bool)
         final = None
@@ -56,14 +56,14 @@ class GymEnv:
         elif done.any() and self._mode is AutoresetMode.SAME_STEP:
             final = self._final_from(info, observation, done)
         elif done.any():
-            final = {part: tensor.clone() for part, tensor in observation.items()}
+            final = observation
             raw, _ = self._vector.reset(options={"reset_mask": done})
-            observation = self.observation_layout.encode(raw)
+            observation = owned(self.observation_layout.encode(raw))
         return Step(
             observation=observation,
-            reward=torch.from_numpy(np.asarray(reward, np.float32)),
-            terminated=torch.from_numpy(np.asarray(terminated, bool)),
-            truncated=torch.from_numpy(np.asarray(truncated, bool)),
+            reward=torch.from_numpy(np.array(reward, np.float32)),
+            terminated=torch.from_numpy(np.array(terminated, bool)),
+            truncated=torch.from_numpy(np.array(truncated, bool)),
             valid=torch.from_numpy(valid),
             final=final,
         )
@@ -76,7 +76,7 @@ class GymEnv:
         """Collect the final observations a same-step vector leaves in `info`."""
         if "final_obs" not in info:
             raise UserError(f"{self.name}: a same-step vector must give final_obs in its info")
-        final = {part: tensor.clone() for part, tensor in observation.items()}
+        final = owned(observation)
         for index in np.flatnonzero(done):
             single = add_batch_axis(info["final_obs"][index])
             for part, tensor in self.observation_layout.encode(single).items():

@@ -12,6 +12,11 @@ Observation = dict[str, Tensor]
 """Encoded observations: 'image' [N, C, H, W] and/or 'vector' [N, D]."""
 
 
+def owned(observation: Observation) -> Observation:
+    """Return a copy, for environments that may write their next observation over this one."""
+    return {part: tensor.clone() for part, tensor in observation.items()}
+
+
 class Step(NamedTuple):
     """One step of N environments.
 

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
-from isobatch.envs.step import Observation, Step
+from isobatch.envs.step import Observation, Step, owned
 from isobatch.errors import UserError
 
 
@@ -56,7 +56,7 @@ class TensorAdapter:
     def reset(self) -> Observation:
         """Start all environments."""
         observation, _ = self._env.reset(seed=self._seed)
-        return self.observation_layout.encode(observation)
+        return owned(self.observation_layout.encode(observation))
 
     def step(self, actions: Tensor) -> Step:
         """Step all environments; `actions` [N, K] in policy form."""
@@ -69,12 +69,12 @@ class TensorAdapter:
                 "without which their value cannot be bootstrapped"
             )
         return Step(
-            observation=self.observation_layout.encode(observation),
-            reward=reward.to(torch.float32),
-            terminated=terminated.bool(),
+            observation=owned(self.observation_layout.encode(observation)),
+            reward=reward.float().clone(),
+            terminated=terminated.bool().clone(),
             truncated=truncated.bool() & ~terminated.bool(),
             valid=self._valid,
-            final=None if last is None else self.observation_layout.encode(last),
+            final=None if last is None else owned(self.observation_layout.encode(last)),
         )
 
     def close(self) -> None:
