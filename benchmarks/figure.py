@@ -6,11 +6,6 @@ python benchmarks/figure.py runs/learning/CartPole-v1-* --out docs/results/learn
 import argparse
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("svg")
-matplotlib.rcParams["svg.hashsalt"] = "isobatch"  # The same runs give the same file.
-
 import matplotlib.pyplot as plt
 
 from isobatch.recipe import Recipe
@@ -32,6 +27,7 @@ def main() -> None:
     panels: dict[str, list[Path]] = {}
     for path in sorted(args.runs):
         panels.setdefault(Recipe.load(path / "recipe.toml").env, []).append(path)
+    plt.rcParams["svg.hashsalt"] = "isobatch"  # The same runs give the same file.
     figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3), squeeze=False)
     for axis, (env, paths) in zip(axes[0], panels.items(), strict=True):
         for path in paths:
