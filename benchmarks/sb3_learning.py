@@ -1,7 +1,8 @@
 """Train Stable-Baselines3 PPO as the yardstick for docs/results/learning.md.
 
 The hyperparameters are those of Isobatch's own presets for the two environments, written in SB3's
-names, on SB3's usual path: Gymnasium environments, DummyVecEnv, VecNormalize. One CSV row per seed: the mean return of the last 100 training episodes.
+names, on SB3's usual path: Gymnasium environments, DummyVecEnv, VecNormalize. One CSV row per
+seed: the mean return of the last 100 training episodes.
 """
 
 import argparse

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -113,6 +114,10 @@ class FlatParameters:
         return {name: part.view(shape) for (name, shape), part in pairs}
 
 
+class CompilationFailed(RuntimeError):
+    """The update could not be compiled on this machine."""
+
+
 class CompiledGradient:
     """Loss and gradient of a whole minibatch as one compiled function, for small networks.
 
@@ -136,7 +141,12 @@ class CompiledGradient:
 
             return grad(total, has_aux=True)(vector)
 
+        from torch._inductor import config  # Seconds to import: only where it is used.
+
+        # Compile in this process: a pool of compiler processes would outlive a short run.
+        config.compile_threads = 1
         self._function = torch.compile(weighted, dynamic=False, fullgraph=True)
+        self._proven = False
 
     @torch.no_grad()
     def __call__(self, rows: Tensor, gather: Gather) -> dict[str, Tensor]:
@@ -146,7 +156,15 @@ class CompiledGradient:
         weights[: len(rows)] = 1 / len(rows)
         padded = torch.cat([rows, rows[:1].expand(missing)]) if missing else rows
         vector = self._parameters.vector.detach()
-        gradient, statistics = self._function(vector, gather(padded), weights)
+        samples = gather(padded)
+        try:
+            gradient, statistics = self._function(vector, samples, weights)
+        except Exception as error:
+            if self._proven:
+                raise
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            raise CompilationFailed(f"the update could not be compiled ({reason})") from error
+        self._proven = True
         self._parameters.gradient.copy_(gradient)
         return statistics
 
@@ -186,7 +204,11 @@ class Stepper:
         own, so its memory is bounded and its value is exact.
         """
         if self.compiled is not None and len(rows) <= self.compiled.capacity:
-            return self.compiled(rows, gather)
+            try:
+                return self.compiled(rows, gather)
+            except CompilationFailed as error:
+                warnings.warn(f"{error}; training goes on uncompiled", stacklevel=2)
+                self.compiled = None
         self.parameters.gradient.zero_()
         totals: list[Tensor] = []
         names: list[str] = []
