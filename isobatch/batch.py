@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from isobatch.errors import UserError
 
@@ -25,11 +26,7 @@ class Batch:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise UserError(f"{field.name} must be a whole number, got {value!r}")
-            if value < 1:
-                raise UserError(f"{field.name} must be at least 1, got {value}")
+            positive(field.name, getattr(self, field.name))
         if self.n_minibatches > self.rollout_size:
             raise UserError(
                 f"n_minibatches {self.n_minibatches} is more than the {self.rollout_size} rows of "
@@ -54,7 +51,9 @@ class Batch:
     @classmethod
     def from_sb3(cls, *, n_envs: int, n_steps: int, batch_size: int, n_epochs: int) -> Batch:
         """Build from Stable-Baselines3's numbers, where `batch_size` is the minibatch."""
-        return cls(n_envs, n_steps, minibatch_count(n_envs * n_steps, batch_size), n_epochs)
+        rollout_size = positive("n_envs", n_envs) * positive("n_steps", n_steps)
+        n_minibatches = minibatch_count(rollout_size, positive("batch_size", batch_size))
+        return cls(n_envs, n_steps, n_minibatches, n_epochs)
 
     @classmethod
     def from_cleanrl(
@@ -72,11 +71,18 @@ class Batch:
         return min(self.n_minibatches, round(self.n_envs * n_steps / self.minibatch_size))
 
 
+def positive(name: str, value: Any) -> int:
+    """Return `value` if it is a whole number of at least 1; the error names the field."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UserError(f"{name} must be a whole number, got {value!r}")
+    if value < 1:
+        raise UserError(f"{name} must be at least 1, got {value}")
+    return value
+
+
 def minibatch_count(rollout_size: int, minibatch_size: int) -> int:
     """Return M for minibatches of `minibatch_size` rows; the rollout must divide evenly."""
-    if minibatch_size < 1:
-        raise UserError(f"a minibatch needs at least 1 row, got {minibatch_size}")
-    if minibatch_size > rollout_size:
+    if positive("minibatch_size", minibatch_size) > rollout_size:
         raise UserError(f"a minibatch of {minibatch_size} is more than the {rollout_size} rows")
     if rollout_size % minibatch_size:
         raise UserError(

@@ -84,11 +84,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "myosuite": {**CONTINUOUS, "n_envs": 8, "n_steps": 256, "total_timesteps": 5_000_000},
     "vizdoom": {**GENERIC, "ent_coef": 0.01, **IMAGES},
 }  # fmt: skip
-EWMA = {
-    # One proximal policy as old as an iteration has minibatches (paper, section 5.3).
-    "advantage_normalization": "ewma",
-    "advantage_decay": 0.0,
-}
 
 
 def preset(env: str, algo: str = "ppo", **overrides: Any) -> Recipe:
@@ -101,8 +96,15 @@ def family_preset(family: str, env: str, algo: str = "ppo", **overrides: Any) ->
     if algo not in ALGORITHMS:
         hint = nearest(algo, list(ALGORITHMS))
         raise UserError(f"unknown algorithm {algo!r}; there are {', '.join(ALGORITHMS)}.{hint}")
-    fields = PRESETS.get(family, GENERIC) | (EWMA if algo == "ppo-ewma" else {})
-    return Recipe(env=env).replace(**fields).replace(algo=algo, **overrides)
+    recipe = Recipe(env=env).replace(**PRESETS.get(family, GENERIC), algo=algo)
+    if algo == "ppo-ewma":
+        # The paper's choice: advantages normalised over iterations, and a proximal policy whose
+        # centre of mass lies as many gradient steps back as a rollout has minibatches.
+        steps = recipe.batch.n_minibatches
+        recipe = recipe.replace(
+            advantage_normalization="ewma", proximal_decay=round(steps / (steps + 1), 3)
+        )
+    return recipe.replace(**overrides)
 
 
 def preset_name(family: str) -> str:

@@ -13,7 +13,8 @@ class Ewma:
 
     W <- b W + 1,  avg <- avg + (theta - avg) / W,  W = 1 at the start,
 
-    which weights theta from k updates ago by b^k. Parameters only, buffers are not averaged. Its
+    which weights theta from k updates ago by b^k. Parameters only: buffers keep their
+    values from the start. Its
     centre of mass is 1 / (1 - b) - 1 updates (Hilton et al. 2021, section 4).
     """
 
@@ -40,7 +41,9 @@ class Ewma:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps."""
-        return self.module.state_dict() | {"ewma_weight": torch.tensor(self.weight).double()}
+        return self.module.state_dict() | {
+            "ewma_weight": torch.tensor(self.weight, dtype=torch.float64)
+        }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore from `state_dict`."""

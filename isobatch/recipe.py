@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import math
+import numbers
 import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from isobatch.batch import Batch, minibatch_count
+from isobatch.batch import Batch, minibatch_count, positive
 from isobatch.errors import UserError, nearest
 
 Schedule = Literal["constant", "linear"]
@@ -180,10 +181,18 @@ class Recipe:
     def replace(self, **overrides: Any) -> Recipe:
         """Return a recipe with the fields named, whatever table they are in, replaced.
 
+        A whole table is replaced by its own name (`batch=Batch(...)`).
+
         `minibatch_size` may stand for `n_minibatches`; `batch_size` is refused because SB3 and
         CleanRL mean different things by it.
         """
-        overrides = _named_batch(self, overrides)
+        tables = {k: v for k, v in overrides.items() if dataclasses.is_dataclass(v)}
+        if tables:
+            rest = {k: v for k, v in overrides.items() if k not in tables}
+            return dataclasses.replace(self, **tables).replace(**rest)
+        overrides = {
+            name: _as_field(value) for name, value in _named_batch(self, overrides).items()
+        }
         known = self.values
         for name in overrides:
             if name not in known:
@@ -193,11 +202,11 @@ class Recipe:
             value = getattr(self, item.name)
             if dataclasses.is_dataclass(value) and not isinstance(value, type):
                 names = {leaf.name for leaf in dataclasses.fields(value)}
-                chosen = {key: _as_field(overrides[key]) for key in overrides if key in names}
+                chosen = {key: overrides[key] for key in overrides if key in names}
                 if chosen:
                     changes[item.name] = dataclasses.replace(value, **chosen)
             elif item.name in overrides:
-                changes[item.name] = _as_field(overrides[item.name])
+                changes[item.name] = overrides[item.name]
         return dataclasses.replace(self, **changes)
 
     def to_toml(self) -> str:
@@ -253,8 +262,8 @@ def _named_batch(recipe: Recipe, overrides: dict[str, Any]) -> dict[str, Any]:
         return rest
     if "n_minibatches" in rest:
         raise UserError("give n_minibatches or minibatch_size, not both")
-    n_envs = rest.get("n_envs", recipe.batch.n_envs)
-    n_steps = rest.get("n_steps", recipe.batch.n_steps)
+    n_envs = positive("n_envs", rest.get("n_envs", recipe.batch.n_envs))
+    n_steps = positive("n_steps", rest.get("n_steps", recipe.batch.n_steps))
     return rest | {"n_minibatches": minibatch_count(n_envs * n_steps, size)}
 
 
@@ -266,7 +275,14 @@ def _literal(text: str) -> Any:
 
 
 def _as_field(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    """Return lists as tuples and NumPy's numbers as Python's, which is what fields hold."""
+    if isinstance(value, list | tuple):
+        return tuple(_as_field(each) for each in value)
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    return (
+        float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else value
+    )
 
 
 def _leaves(node: Any) -> list[tuple[str, Any, Any]]:
@@ -332,8 +348,12 @@ def _check_ranges(recipe: Recipe) -> None:
         "must be positive (leave it out for none)",
         recipe.optimizer.max_grad_norm,
     )
-    for name in ("kl_coef", "vf_coef", "ent_coef", "env_threads", "threads", "chunk_size", "seed"):
+    for name in (
+        "kl_coef", "vf_coef", "ent_coef", "env_threads", "threads", "chunk_size", "seed",
+        "checkpoint_seconds",
+    ):  # fmt: skip
         _require(values[name] >= 0, name, "must not be negative", values[name])
+    _require(values["seed"] < 1 << 63, "seed", "must be below 2^63", values["seed"])
     _require(values["max_ratio"] >= 1, "max_ratio", "must be at least 1", values["max_ratio"])
     _require(
         values["total_timesteps"] >= 1,
@@ -367,6 +387,8 @@ def _build(kind: Any, table: dict[str, Any], text: str, source: str, header: str
     values: dict[str, Any] = {}
     for name, value in table.items():
         place = f"{source}, line {_line_of(text, header, name)}"
+        if name == "batch_size":
+            raise UserError(f"{place}: {refuse_batch_size()}")
         if name not in hints:
             raise UserError(f"{place}: unknown field {name!r}.{nearest(name, list(hints))}")
         if dataclasses.is_dataclass(hints[name]):
@@ -385,22 +407,40 @@ def _build(kind: Any, table: dict[str, Any], text: str, source: str, header: str
         return kind(**values)
     except UserError as error:
         name = str(error).split(" ", 1)[0]
-        raise UserError(f"{source}, line {_line_of(text, header, name)}: {error}") from None
+        line = _line_of(text, header or _table_of(name), name)
+        raise UserError(f"{source}, line {line}: {error}") from None
+
+
+def _table_of(name: str) -> str:
+    """Return the table a field belongs to, '' for those at the top."""
+    for table, kind in get_type_hints(Recipe).items():
+        if dataclasses.is_dataclass(kind) and name in get_type_hints(kind):
+            return table
+    return ""
 
 
 def _line_of(text: str, header: str, name: str) -> int:
-    """Return the 1-based line where `name` is set under [header] (any table if not found there)."""
-    table, elsewhere = "", 1
+    """Return the 1-based line that sets `name` in the table `header`, or that begins the table.
+
+    TOML writes it as `name =` under [header], as `header.name =`, or inside `header = { ... }`.
+    """
+    key = rf"[\"']?{re.escape(name)}[\"']?"
+    inside = rf"\s*{re.escape(header)}\s*(\.\s*{key}\s*=|=\s*\{{.*\b{key}\s*=)" if header else None
+    table, fallback = "", 1
     for number, line in enumerate(text.splitlines(), start=1):
-        if match := re.match(r"\s*\[\s*([\w.-]+)\s*\]", line):
+        if match := re.match(r"\s*\[+\s*([\w.-]+)\s*\]", line):
             table = match[1]
             if table == name and not header:
                 return number
-        elif re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=", line):
-            if table == header:
-                return number
-            elsewhere = number
-    return elsewhere
+            if header and table.split(".")[0] == header:
+                fallback = number
+        elif (table == header and re.match(rf"\s*{key}\s*=", line)) or (
+            inside and not table and re.match(inside, line)
+        ):
+            return number
+        elif header and not table and re.match(rf"\s*{re.escape(header)}\b", line):
+            fallback = number
+    return fallback
 
 
 def _one_line(error: Exception) -> str:

@@ -63,17 +63,19 @@ def minibatches(
 
 
 def _segments(valid: Tensor, steps: int, n_envs: int, n_minibatches: int) -> list[Tensor]:
-    """Return each environment's valid rows, cut in time until there is a piece per minibatch."""
+    """Return each environment's valid rows, cut in time so that there is a piece per minibatch."""
     index = torch.arange(steps * n_envs, device=valid.device).view(steps, n_envs)
     trajectories = [index[valid[:, n], n] for n in range(n_envs)]
     trajectories = [rows for rows in trajectories if len(rows)]
-    if n_minibatches <= len(trajectories):
-        return trajectories
-    pieces = trajectories
-    while len(pieces) < n_minibatches:
-        longest = max(range(len(pieces)), key=lambda k: len(pieces[k]))
-        pieces[longest : longest + 1] = pieces[longest].tensor_split(2)
-    return pieces
+    cuts = [1] * len(trajectories)
+    while sum(cuts) < n_minibatches:
+        longest = max(range(len(cuts)), key=lambda k: len(trajectories[k]) / cuts[k])
+        cuts[longest] += 1
+    return [
+        piece
+        for rows, count in zip(trajectories, cuts, strict=True)
+        for piece in rows.tensor_split(count)
+    ]
 
 
 def chunk_rows(image: tuple[int, int, int] | None, chosen: int = 0) -> int:
@@ -94,24 +96,27 @@ class FlatParameters:
 
     def __init__(self, module: nn.Module) -> None:
         named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
-        self.shapes = {name: each.shape for name, each in named}
-        parameters = [each for _, each in named]
-        self.vector = nn.Parameter(torch.cat([_entries(each.detach()) for each in parameters]))
+        # A clone is dense even where the parameter is a slice, and keeps its order in memory.
+        dense = {name: each.detach().clone() for name, each in named}
+        self._orders = {name: _memory_order(each) for name, each in dense.items()}
+        self.vector = nn.Parameter(torch.cat([_entries(each) for each in dense.values()]))
         self.gradient = torch.zeros_like(self.vector)
         self.vector.grad = self.gradient
         start = 0
-        for each in parameters:
-            shape, strides = each.shape, each.stride()
+        for name, each in named:
+            shape, strides = each.shape, dense[name].stride()
             end = start + each.numel()
             each.data = self.vector.detach()[start:end].as_strided(shape, strides, start)
             each.grad = self.gradient[start:end].as_strided(shape, strides, start)
             start = end
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return `vector`'s parts under the module's parameter names (contiguous ones only)."""
-        parts = vector.split([size.numel() for size in self.shapes.values()])
-        pairs = zip(self.shapes.items(), parts, strict=True)
-        return {name: part.view(shape) for (name, shape), part in pairs}
+        """Return `vector`'s parts in the parameters' shapes, under the module's names for them."""
+        parts = vector.split([math.prod(shape) for shape, _ in self._orders.values()])
+        return {
+            name: part.view(shape).permute(order)
+            for (name, (shape, order)), part in zip(self._orders.items(), parts, strict=True)
+        }
 
 
 class CompilationFailed(RuntimeError):
@@ -178,6 +183,12 @@ def worth_compiling(batch: Batch, total_timesteps: int) -> bool:
 
 def _has_compiler() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++") if name)
+
+
+def _memory_order(tensor: Tensor) -> tuple[list[int], list[int]]:
+    """Return (shape with the axes as they lie in memory, the permutation back)."""
+    axes = sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis))
+    return [tensor.shape[axis] for axis in axes], [axes.index(axis) for axis in range(tensor.ndim)]
 
 
 def _entries(tensor: Tensor) -> Tensor:

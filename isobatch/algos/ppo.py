@@ -46,7 +46,8 @@ def make_stepper(state: TrainState, recipe: Recipe, chunk_size: int) -> Stepper:
     """Return what takes the run's gradient steps; compiled where the recipe says so or it pays."""
     evaluate = partial(terms, settings=recipe.objective, distribution=state.model.distribution)
     parameters, choice = state.parameters, recipe.machine.compile
-    small = parameters.vector.device.type == "cpu" and not state.has_images
+    on_cpu = parameters.vector.device.type == "cpu"
+    small = on_cpu and not state.has_images and not any(True for _ in state.model.buffers())
     compiled = None
     if choice == "on" or (
         choice == "auto" and small and worth_compiling(recipe.batch, recipe.total_timesteps)
@@ -88,7 +89,8 @@ def learn(
             rows_of.begin_minibatch(rows)
             measured = stepper.gradient(rows, rows_of)
             if _went_too_far(measured["approx_kl"], recipe.objective.target_kl):
-                return statistics | _means(taken) | {"stopped_early": 1.0}
+                stop = {"stopped_early": 1.0, "stopped_at_kl": float(measured["approx_kl"])}
+                return statistics | _means(taken) | stop
             norm = stepper.step(learning_rate)
             if state.proximal is not None:
                 state.proximal.update()
@@ -123,6 +125,7 @@ class Gathering:
 
     def begin_minibatch(self, rows: Tensor) -> None:
         """Take the minibatch's own advantage moments, where the recipe normalises by them."""
+        self._shift, self._scale = 0.0, 1.0
         if self.by_minibatch and len(rows) > 1:
             values = self.numbers[rows, 1]
             self._shift = float(values.mean())

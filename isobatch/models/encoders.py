@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isobatch.envs.spaces import ObservationLayout
+from isobatch.errors import UserError
 from isobatch.recipe import Model
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": functional.relu, "elu": functional.elu}
@@ -188,8 +189,14 @@ def _image_encoder(shape: tuple[int, int, int], model: Model) -> NatureEncoder |
 
 def _output_width(encoder: nn.Module, layout: ObservationLayout) -> int:
     blank = {
-        part: torch.zeros(1, *shape, dtype=layout.dtypes[part])
+        part: torch.zeros(2, *shape, dtype=layout.dtypes[part])
         for part, shape in layout.shapes.items()
     }
     with torch.no_grad():
-        return encoder(blank).shape[1]
+        features = encoder(blank)
+    if features.ndim != 2:
+        raise UserError(
+            f"the encoder gives {tuple(features.shape)} for two observations; "
+            "it must give [B, features]: flatten it"
+        )
+    return features.shape[1]

@@ -1,0 +1,54 @@
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isobatch.envs.seeds import ENVIRONMENTS, EVALUATION, RUNS, env_seeds
+
+run_seeds = st.integers(0, RUNS - 1)
+any_seeds = st.integers(0, 2**63)
+
+
+@st.composite
+def stretches(draw):
+    """Draw (count, first) of environments within one run's share."""
+    first = draw(st.integers(0, ENVIRONMENTS - 1))
+    return draw(st.integers(1, min(256, ENVIRONMENTS - first))), first
+
+
+@given(run_seeds, run_seeds, stretches(), stretches())
+def test_two_runs_never_share_an_environment(one, other, mine, yours):
+    if one != other:
+        assert not set(env_seeds(one, *mine)) & set(env_seeds(other, *yours))
+
+
+@given(any_seeds, stretches(), stretches())
+def test_stretches_of_one_run_share_only_the_numbers_they_share(run_seed, mine, yours):
+    numbers = [set(range(first, first + count)) for count, first in (mine, yours)]
+    seeds = [set(env_seeds(run_seed, *stretch)) for stretch in (mine, yours)]
+    assert len(seeds[0] & seeds[1]) == len(numbers[0] & numbers[1])
+
+
+@given(any_seeds, stretches())
+def test_the_environments_of_a_run_get_a_seed_each(run_seed, stretch):
+    seeds = env_seeds(run_seed, *stretch)
+    assert len(set(seeds)) == len(seeds) == stretch[0]
+
+
+@given(any_seeds, stretches())
+def test_seeds_are_the_same_each_time_and_fit_every_maker(run_seed, stretch):
+    seeds = env_seeds(run_seed, *stretch)
+    assert seeds == env_seeds(run_seed, *stretch)
+    assert all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds)
+
+
+@given(run_seeds, run_seeds, st.integers(1, 256), st.integers(0, 20))
+def test_no_evaluation_shares_an_environment_with_training(one, other, n_envs, restarts):
+    trained = env_seeds(one, n_envs, first=restarts * n_envs)
+    assert not set(trained) & set(env_seeds(other, 16, first=EVALUATION))
+
+
+def test_neighbouring_runs_are_not_given_neighbouring_seeds():
+    first, second = (sorted(env_seeds(seed, 64)) for seed in (0, 1))
+    gaps = [b - a for seeds in (first, second) for a, b in pairwise(seeds)]
+    assert min(gaps) > 1
