@@ -94,14 +94,14 @@ def _base_recipe(env: str | None, arguments: list[str]):
         return preset(env, _value_of("--algo", arguments) or "ppo")
     if "--help" in arguments or "-h" in arguments:
         return preset("CartPole-v1")
-    raise UserError("which environment? isobatch train ENV [options], for example CartPole-v1")
+    raise UserError("which environment? isobatch train ENV [options], or train --recipe FILE")
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:
     """Return a flag's value before the parser that needs it exists."""
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for place, word in enumerate(arguments):
         if word == flag:
-            return following
+            return arguments[place + 1] if place + 1 < len(arguments) else None
         if word.startswith(f"{flag}="):
             return word.partition("=")[2]
     return None

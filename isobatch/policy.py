@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isobatch import envs, store
 from isobatch.envs.catalog import require_trusted
-from isobatch.envs.seeds import EVALUATION, env_seeds
+from isobatch.envs.seeds import evaluation_seeds
 from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
 from isobatch.models import ActorCritic, EncoderFactory
 from isobatch.normalize import ObservationNormalizer
@@ -139,9 +139,7 @@ def evaluate(
     """
     policy = load(path, encoder)
     require_trusted(policy.recipe.env, env)
-    n_envs = min(episodes, 16)
-    seeds = env_seeds(policy.recipe.seed, n_envs, EVALUATION + seed * n_envs)
-    arena = _evaluation_env(policy.recipe, seeds, make_env)
+    arena = _evaluation_env(policy.recipe, min(episodes, 16), seed, make_env)
     try:
         return _play(policy, arena, episodes, deterministic)
     finally:
@@ -149,11 +147,15 @@ def evaluate(
 
 
 def _evaluation_env(
-    recipe: Recipe, seeds: list[int], make_env: Callable[[], Any] | None
+    recipe: Recipe, n_envs: int, seed: int, make_env: Callable[[], Any] | None
 ) -> envs.BatchedEnv:
-    if make_env is not None:
-        return envs.wrap(make_env, recipe.env, seeds, "sync")
-    return envs.make(recipe, seeds, training=False)
+    if make_env is None:
+        return envs.make(recipe, evaluation_seeds(recipe.seed, n_envs, seed), training=False)
+    env = make_env()
+    if not hasattr(env, "num_envs"):
+        env.close()
+        return envs.wrap(make_env, recipe.env, evaluation_seeds(recipe.seed, n_envs, seed))
+    return envs.wrap(lambda: env, recipe.env, evaluation_seeds(recipe.seed, env.num_envs, seed))
 
 
 @torch.inference_mode()

@@ -208,6 +208,8 @@ class Collector:
         given = dict(observations)
         if self._steps:
             given["reward"] = torch.stack([step.reward for step in self._steps])
+        for part in observations if any(step.final for step in self._steps) else ():
+            given[f"final {part}"] = torch.stack([_ended(step, part) for step in self._steps])
         for part, tensor in given.items():
             if not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()):
                 continue
@@ -319,6 +321,13 @@ def chunked_values(
         chunk = {part: tensor[start : start + chunk_size] for part, tensor in rows.items()}
         parts.append(model.values(prepare(chunk)))
     return torch.cat(parts)
+
+
+def _ended(step: Step, part: str) -> Tensor:
+    """Return a same-step vector's final observations, zero where no episode ended."""
+    last = step.observation[part] if step.final is None else step.final[part]
+    ended = step.truncated if step.final is not None else torch.zeros_like(step.truncated)
+    return torch.where(ended.view(-1, *[1] * (last.ndim - 1)), last, torch.zeros_like(last))
 
 
 def _given(tensor: Tensor | None) -> Tensor:

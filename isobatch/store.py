@@ -33,7 +33,7 @@ CLOCK_COLUMNS = ("seconds", "steps_per_second", "time")
 KEPT_CHECKPOINTS = 2
 
 
-class DamagedFile(ValueError):
+class DamagedFile(UserError):
     """A sealed file whose content is not what was written."""
 
 
@@ -70,6 +70,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._made: list[Path] = []
         self._lock = None
         self._metrics = None
 
@@ -78,6 +79,7 @@ class RunDirectory:
         """Make a new run directory; it appears with its recipe in it or not at all."""
         path = Path(path)
         refuse_taken(path)
+        made = [parent for parent in path.parents if not parent.exists()]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             beside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
@@ -94,6 +96,7 @@ class RunDirectory:
             raise UserError(f"cannot make the run directory {path}: {error.strerror}") from None
         _sync_directory(path.parent)
         run = cls(path)
+        run._made = made
         run.hold()
         return run
 
@@ -124,9 +127,12 @@ class RunDirectory:
         self._metrics = self._lock = None
 
     def discard(self) -> None:
-        """Remove a run that came to nothing."""
+        """Remove a run that came to nothing, and the folders made for it."""
         self.release()
         shutil.rmtree(self.path)
+        for folder in self._made:
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
     @property
     def recipe(self) -> Recipe:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ def train(
             if not directory.metrics():
                 directory.discard()  # The environment's very first rollout was unusable.
             raise
+        finally:
+            directory.release()
     finally:
         env_batch.close()
 
@@ -183,7 +186,6 @@ def _run(
             view.stop()
     _checkpoint(directory, state, env)
     unspent = recipe.total_timesteps - counters.env_steps
-    directory.release()
     return Run(directory.path, interrupted=unspent >= n_envs)
 
 
@@ -224,6 +226,7 @@ def _row(
         "episodes": episodes.finished,
         "episode_return": episodes.mean_return,
         "episode_length": episodes.mean_length,
+        **dict.fromkeys(ppo.COLUMNS),
         **statistics,
         **asdict(recipe.batch),
         "rows": rollout.n_valid,
@@ -283,7 +286,9 @@ def choose_device(name: str) -> torch.device:
 def default_path(recipe: Recipe) -> Path:
     """Return a fresh directory name under runs/."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs", store.safe_name(f"{recipe.env}-{recipe.algo}-s{recipe.seed}-{stamp}"))
+    name = store.safe_name(f"{recipe.env}-{recipe.algo}-s{recipe.seed}-{stamp}")
+    numbered = (Path("runs", name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(path for path in numbered if not path.exists())
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def test_minibatch_count():
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        (0, "at least 1 row, got 0"),
+        (0, "minibatch_size must be at least 1, got 0"),
         (2000, "2000 is more than the 1024 rows"),
         (100, "100 rows do not divide a rollout of 1024; the nearest that do: 64 and 128"),
     ],

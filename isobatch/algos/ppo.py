@@ -23,6 +23,11 @@ from isobatch.update import (
     worth_compiling,
 )
 
+COLUMNS = (
+    "advantage_std", "explained_variance", "learning_rate", "clip_range", "policy_loss",
+    "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm",
+)  # fmt: skip
+"""The statistics of an iteration; null where nothing was learned from it."""
 TARGET_KL_SLACK = 1.5
 """Updates stop past this many times target_kl, as in Stable-Baselines3."""
 
@@ -69,6 +74,8 @@ def learn(
     state: TrainState, rollout: Rollout, recipe: Recipe, stepper: Stepper
 ) -> dict[str, float]:
     """Update the policy and value function on a rollout; return the iteration's statistics."""
+    if not rollout.n_valid:
+        return {}
     advantages, targets = estimate(state, rollout, recipe)
     raw = advantages[rollout.valid]
     statistics = {

@@ -44,9 +44,12 @@ def make(recipe: Recipe, seeds: list[int], *, training: bool = True) -> BatchedE
 
 
 def wrap(
-    make_env: Callable[[], Any], name: str, seeds: list[int], vectorization: str
+    make_env: Callable[[], Any], name: str, seeds: list[int], vectorization: str = "sync"
 ) -> BatchedEnv:
-    """Adapt what a user's `make_env` returns: one environment, a vector, or a `TensorEnv`."""
+    """Adapt what a user's `make_env` returns: one environment, a vector, or a `TensorEnv`.
+
+    Of a single environment a copy is made per seed; a vector must have as many as there are seeds.
+    """
     import gymnasium
     from gymnasium.vector import VectorEnv
 

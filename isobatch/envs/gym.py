@@ -47,6 +47,8 @@ class GymEnv:
         """Step all environments; `actions` [N, K] in policy form."""
         native = self.action_layout.native(actions.cpu().numpy()).astype(self._action_dtype)
         raw, reward, terminated, truncated, info = self._vector.step(native)
+        # An end is an end, even as the time runs out: there is no value to bootstrap.
+        truncated = np.logical_and(truncated, np.logical_not(terminated))
         observation = owned(self.observation_layout.encode(raw))
         done = np.logical_or(terminated, truncated)
         valid = np.ones(self.n_envs, bool)
@@ -90,7 +92,8 @@ def from_id(
     """Make a registered Gymnasium environment (`Id` or `module:Id`)."""
 
     def make() -> gymnasium.Env:
-        return gymnasium.make(env_id, **(options or {}))
+        # Its checker only prints; what matters is checked here, once per rollout.
+        return gymnasium.make(env_id, disable_env_checker=True, **(options or {}))
 
     try:
         return from_factory(make, env_id, seeds, vectorization)

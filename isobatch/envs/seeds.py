@@ -14,6 +14,8 @@ ENVIRONMENTS = 1 << 16
 """Environments one run may ever make, those made again on resuming included."""
 EVALUATION = ENVIRONMENTS // 2
 """The upper half of a run's seeds belongs to evaluation."""
+EVALUATIONS = 1 << 11
+"""Evaluations with seeds below this share no environment, at 16 environments each."""
 MASK = (1 << 31) - 1
 
 
@@ -28,6 +30,15 @@ def env_seeds(run_seed: int, count: int, first: int = 0) -> list[int]:
         run_seed = int(np.random.SeedSequence(run_seed).generate_state(1)[0]) % RUNS
     numbers = (first + np.arange(count, dtype=np.int64)) % ENVIRONMENTS
     return [_scramble(int(number) * RUNS + run_seed) for number in numbers]
+
+
+def evaluation_seeds(run_seed: int, count: int, seed: int) -> list[int]:
+    """Return seeds for evaluation number `seed` of a run, none of them a training seed."""
+    if seed >= EVALUATIONS:
+        seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) % EVALUATIONS
+    first = seed * (ENVIRONMENTS - EVALUATION) // EVALUATIONS
+    numbers = (first + np.arange(count)) % (ENVIRONMENTS - EVALUATION)
+    return [env_seeds(run_seed, 1, EVALUATION + int(number))[0] for number in numbers]
 
 
 def _scramble(value: int) -> int:

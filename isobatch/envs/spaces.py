@@ -16,7 +16,7 @@ from isobatch.errors import UserError
 SMALLEST_IMAGE = 32
 """Grids with a shorter side (MiniGrid's 7x7) are read as vectors."""
 UNBOUNDED = 1e30
-"""Box bounds beyond this (EnvPool writes the largest float) mean no bound."""
+"""Box bounds beyond this mean no bound."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,10 @@ class ActionLayout:
                 return cls("categorical", counts, tuple(space.shape), starts, (), ())
         elif isinstance(space, spaces.Box):
             low, high = np.ravel(space.low).astype(float), np.ravel(space.high).astype(float)
-            free = (np.abs(low) > UNBOUNDED) | (np.abs(high) > UNBOUNDED)
-            low, high = np.where(free, -np.inf, low), np.where(free, np.inf, high)
+            # EnvPool writes no bounds as the smallest and the largest positive number.
+            absent = (high > UNBOUNDED) & (low > 0) & (low < 1 / UNBOUNDED)
+            low = np.where((low < -UNBOUNDED) | absent, -np.inf, low)
+            high = np.where(high > UNBOUNDED, np.inf, high)
             ones = (1,) * len(low)
             return cls("gaussian", ones, tuple(space.shape), (), tuple(low), tuple(high))
         raise UserError(
@@ -210,13 +212,17 @@ class ActionLayout:
         if self.kind == "gaussian":
             if not np.isfinite(actions).all():
                 raise ActionNotFinite("the policy gave an action that is not finite")
-            return np.clip(actions, self.low, self.high).reshape(-1, *self.shape)
+            return np.clip(actions, *self._bounds).reshape(-1, *self.shape)
         tops = actions.max(0).tolist()
         if actions.min() < 0 or any(top >= n for top, n in zip(tops, self.counts, strict=True)):
             raise ValueError(f"an action is outside its {self.counts} choices")
         if any(self.start):
             actions = actions + np.asarray(self.start)
         return actions.reshape(-1, *self.shape)
+
+    @cached_property
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(self.low, np.float32), np.array(self.high, np.float32)
 
     def native_tensor(self, actions: Tensor) -> Tensor:
         """As `native`, on the actions' own device, for environments that take tensors.
