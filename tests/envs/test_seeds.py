@@ -3,7 +3,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isobatch.envs.seeds import ENVIRONMENTS, EVALUATION, RUNS, env_seeds
+from isobatch.envs.seeds import (
+    ENVIRONMENTS,
+    EVALUATION,
+    EVALUATIONS,
+    RUNS,
+    env_seeds,
+    evaluation_seeds,
+)
 
 run_seeds = st.integers(0, RUNS - 1)
 any_seeds = st.integers(0, 2**63)
@@ -42,10 +49,20 @@ def test_seeds_are_the_same_each_time_and_fit_every_maker(run_seed, stretch):
     assert all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds)
 
 
-@given(run_seeds, run_seeds, st.integers(1, 256), st.integers(0, 20))
-def test_no_evaluation_shares_an_environment_with_training(one, other, n_envs, restarts):
-    trained = env_seeds(one, n_envs, first=restarts * n_envs)
-    assert not set(trained) & set(env_seeds(other, 16, first=EVALUATION))
+@given(run_seeds, run_seeds, stretches(), st.integers(1, 4096), any_seeds)
+def test_no_evaluation_shares_an_environment_with_training(one, other, stretch, count, seed):
+    n_envs, first = stretch
+    trained = env_seeds(one, n_envs, first % (EVALUATION - n_envs))
+    evaluated = evaluation_seeds(other, count, seed)
+    assert len(set(evaluated)) == count
+    assert not set(trained) & set(evaluated)
+
+
+@given(run_seeds, st.integers(0, EVALUATIONS - 1), st.integers(0, EVALUATIONS - 1))
+def test_evaluations_with_other_seeds_play_in_other_environments(run_seed, one, other):
+    if one != other:
+        played = [set(evaluation_seeds(run_seed, 16, seed)) for seed in (one, other)]
+        assert not played[0] & played[1]
 
 
 def test_neighbouring_runs_are_not_given_neighbouring_seeds():

@@ -197,8 +197,10 @@ def test_a_bound_on_one_side_holds_there_alone():
     assert native(space, [[-5.0], [1e6]]).tolist() == [[0], [1e6]]
 
 
-def test_unbounded_actions_pass_unchanged():
-    space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+@pytest.mark.parametrize("low", [-np.inf, np.finfo(np.float32).min, np.finfo(np.float32).tiny])
+def test_unbounded_actions_pass_unchanged(low):
+    # EnvPool writes no lower bound as the smallest positive number.
+    space = spaces.Box(low, np.finfo(np.float32).max, (1,), np.float32)
     assert native(space, [[-1e6], [1e6]]).tolist() == [[-1e6], [1e6]]
 
 
