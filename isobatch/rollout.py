@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from isobatch.envs import BatchedEnv, Observation, Step
-from isobatch.envs.spaces import ActionNotFinite, ObservationLayout
+from isobatch.envs.spaces import ActionNotFinite
 from isobatch.errors import UserError
 from isobatch.models import ActorCritic
 from isobatch.models.acting import Prepare, acting
@@ -69,7 +70,6 @@ class Collector:
     def __post_init__(self) -> None:
         self.observation = self._on_device(self.env.reset())
         self.first = torch.ones(self.env.n_envs, dtype=torch.bool, device=self.device)
-        self._steps: list[Step] = []
 
     @torch.no_grad()
     def collect(
@@ -88,106 +88,80 @@ class Collector:
         n_envs = self.env.n_envs
         act, distribution = acting(model, prepare, n_envs), model.distribution
         noise = distribution.noise((n_steps, n_envs), model.value_head.weight, generator).unbind()
-        seen = ObservationBuffer(self.env.observation_layout, n_steps + 1, n_envs, self.device)
-        seen.append(self.observation)
-        actions, params, values = [], [], []
-        self._steps = steps = []
+        record = Record(
+            n_steps, self.device, has_images=self.env.observation_layout.image is not None
+        )
+        record.see(self.observation)
         counted = 0
         for t in range(n_steps):
             if row_limit is not None and counted + n_envs > row_limit:
                 break
-            step_params, step_values = act(self.observation)
-            action = distribution.sample(step_params, noise[t])
-            step = self._step(action)
+            params, values = act(self.observation)
+            action = distribution.sample(params, noise[t])
+            step = self._step(action, t)
             self.observation = self._on_device(step.observation)
-            seen.append(self.observation)
-            actions.append(action)
-            params.append(step_params)
-            values.append(step_values)
-            steps.append(step)
+            record.add(action, params, values, step)
+            record.see(self.observation)
             if row_limit is not None:
                 counted += int(step.valid.sum())
-        self.steps_taken += len(steps)
-        observations = seen.stacked()
-        self._check_finite(observations)
-        return self._assemble(model, prepare, observations, actions, params, values)
+        self._check_finite(record)
+        self.steps_taken += record.length
+        return self._rollout(model, prepare, record)
 
-    def _step(self, action: Tensor) -> Step:
+    def _step(self, action: Tensor, t: int) -> Step:
         try:
             return self.env.step(action)
         except ActionNotFinite as error:
             # Usually the environment's own doing: say so if it is.
-            self.steps_taken += len(self._steps)
-            self._check_finite({part: tensor[None] for part, tensor in self.observation.items()})
-            raise UserError(f"{self.env.name}, step {self.steps_taken}: {error}") from None
+            self._refuse("an observation", self.observation, self.steps_taken + t)
+            raise UserError(f"{self.env.name}, step {self.steps_taken + t}: {error}") from None
 
-    def _assemble(
-        self,
-        model: ActorCritic,
-        prepare: Prepare,
-        observations: Observation,
-        actions: list[Tensor],
-        params: list[Tensor],
-        values: list[Tensor | None],
-    ) -> Rollout:
-        steps, device = self._steps, self.device
-        stacked_actions, stacked_params = torch.stack(actions), torch.stack(params)
-        terminated = torch.stack([step.terminated for step in steps]).to(device)
-        truncated = torch.stack([step.truncated for step in steps]).to(device)
-        valid = torch.stack([step.valid for step in steps]).to(device)
-        rewards = torch.stack([step.reward for step in steps]).to(device)
-        over = terminated | truncated
-        first = self._first_rows(over, valid)
-        if steps[0].score is not None:
-            scores = torch.stack([_given(step.score) for step in steps]).to(device)
-            over = torch.stack([_given(step.over) for step in steps]).to(device)
-        else:
-            scores = rewards
-        logp = model.distribution.log_prob(
-            stacked_params.flatten(0, 1), stacked_actions.flatten(0, 1)
-        )
+    def _rollout(self, model: ActorCritic, prepare: Prepare, record: Record) -> Rollout:
+        actions, params = record.stacked("actions"), record.stacked("params")
+        terminated, truncated = record.stacked("terminated"), record.stacked("truncated")
+        valid, rewards = record.stacked("valid"), record.stacked("reward")
+        done = terminated | truncated
+        observations = record.observations()
+        logp = model.distribution.log_prob(params.flatten(0, 1), actions.flatten(0, 1))
         return Rollout(
             observations=observations,
-            actions=stacked_actions,
-            params=stacked_params,
+            actions=actions,
+            params=params,
             logp=logp.view(rewards.shape),
-            values=self._values(model, prepare, observations, values),
+            values=self._values(model, prepare, observations, record),
             rewards=rewards,
             terminated=terminated,
             truncated=truncated,
             valid=valid,
-            first=first,
-            final_values=self._final_values(model, prepare, truncated),
-            scores=scores,
-            over=over,
+            first=self._first_rows(done, valid),
+            final_values=self._final_values(model, prepare, truncated, record),
+            scores=record.stacked("score") if "score" in record else rewards,
+            over=record.stacked("over") if "over" in record else done,
         )
 
     def _values(
-        self,
-        model: ActorCritic,
-        prepare: Prepare,
-        observations: Observation,
-        acting: list[Tensor | None],
+        self, model: ActorCritic, prepare: Prepare, observations: Observation, record: Record
     ) -> Tensor:
         """Return values [T+1, N]: those computed while acting, or all of them now, in chunks."""
-        if acting[0] is not None:
+        if "values" in record:
             last = model.values(prepare(self.observation))
-            return torch.stack([*(_given(value) for value in acting), last])
+            return torch.cat([record.stacked("values"), last[None]])
         flat = {part: tensor.flatten(0, 1) for part, tensor in observations.items()}
-        rows = len(acting) + 1, self.env.n_envs
-        return chunked_values(model, prepare, flat, self.chunk_size).view(rows)
+        values = chunked_values(model, prepare, flat, self.chunk_size)
+        return values.view(-1, self.env.n_envs)
 
     def _final_values(
-        self, model: ActorCritic, prepare: Prepare, truncated: Tensor
+        self, model: ActorCritic, prepare: Prepare, truncated: Tensor, record: Record
     ) -> Tensor | None:
         """Value the final observations of truncated episodes, where they were given apart."""
-        if all(step.final is None for step in self._steps):
+        if not record.finals:
             return None
         final_values = torch.zeros(truncated.shape, device=self.device)
-        for t, step in enumerate(self._steps):
-            if step.final is not None and bool(truncated[t].any()):
-                rows = {p: o.to(self.device)[truncated[t]] for p, o in step.final.items()}
-                final_values[t, truncated[t]] = model.values(prepare(rows))
+        for t, final in record.finals.items():
+            ended = truncated[t]
+            if bool(ended.any()):
+                rows = {part: tensor[ended] for part, tensor in self._on_device(final).items()}
+                final_values[t, ended] = model.values(prepare(rows))
         return final_values
 
     def _first_rows(self, done: Tensor, valid: Tensor) -> Tensor:
@@ -200,25 +174,31 @@ class Collector:
         self.first = ended[-1]
         return begins
 
-    def _check_finite(self, observations: Observation) -> None:
-        """Refuse rewards and observations that are not finite, naming the environment.
+    def _check_finite(self, record: Record) -> None:
+        """Refuse rewards and observations that are not finite, naming environment and step."""
+        before = self.steps_taken
+        self._refuse("a reward", {"": record.stacked("reward")}, before + 1)
+        self._refuse("an observation", record.observations(), before)
+        truncated = record.stacked("truncated")
+        for t, final in record.finals.items():
+            rows = {
+                part: torch.where(_like(truncated[t], tensor), tensor, 0)
+                for part, tensor in self._on_device(final).items()
+            }
+            self._refuse("a final observation", rows, before + t + 1)
 
-        `observations` [t, N, ...] are the last t seen.
-        """
-        given = dict(observations)
-        if self._steps:
-            given["reward"] = torch.stack([step.reward for step in self._steps])
-        for part in observations if any(step.final for step in self._steps) else ():
-            given[f"final {part}"] = torch.stack([_ended(step, part) for step in self._steps])
-        for part, tensor in given.items():
+    def _refuse(self, what: str, parts: Observation, step: int) -> None:
+        """Raise where a part [N, ...] of one step, or [T, N, ...] of several, is not finite."""
+        for part, tensor in parts.items():
             if not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()):
                 continue
-            bad = (~torch.isfinite(tensor)).reshape(*tensor.shape[:2], -1).any(2)
+            axes = len(self.env.observation_layout.shapes.get(part, ()))
+            rows = tensor.reshape(-1, self.env.n_envs, *tensor.shape[tensor.ndim - axes :])
+            bad = (~torch.isfinite(rows)).flatten(2).any(2) if axes else ~torch.isfinite(rows)
             row, index = (int(place) for place in bad.nonzero()[0])
-            what = "a reward" if part == "reward" else "an observation"
             raise UserError(
                 f"{self.env.name} gave {what} that is not finite "
-                f"(environment {index}, step {self.steps_taken - len(tensor) + row + 1})"
+                f"(environment {index}, step {step + row})"
             )
 
     def _on_device(self, observation: Observation) -> Observation:
@@ -227,36 +207,71 @@ class Collector:
         return {part: tensor.to(self.device) for part, tensor in observation.items()}
 
 
-class ObservationBuffer:
-    """Observations in the order seen: images are copied into place, vectors stacked at the end."""
+class Record:
+    """What was seen and done at each step, in order.
 
-    def __init__(
-        self, layout: ObservationLayout, length: int, n_envs: int, device: torch.device
-    ) -> None:
-        self._vectors: list[Tensor] = []
-        self._has_vectors = layout.vector is not None
-        self._images = None
-        if layout.image is not None:
-            shape = (length, n_envs, *layout.image)
-            self._images = torch.empty(shape, dtype=layout.dtypes["image"], device=device)
-        self._length = 0
+    Small rows are kept and stacked at the end. Beside images everything is written in place:
+    small blocks kept between a convolution's large ones would fragment the memory.
+    """
 
-    def append(self, observation: Observation) -> None:
-        """Add one row [N, ...]."""
-        if self._has_vectors:
-            self._vectors.append(observation["vector"])
-        if self._images is not None:
-            self._images[self._length] = observation["image"]
-        self._length += 1
+    def __init__(self, n_steps: int, device: torch.device, has_images: bool) -> None:
+        self.finals: dict[int, Observation] = {}
+        self.length = 0
+        self._n_steps, self._device, self._in_place = n_steps, device, has_images
+        self._columns: dict[str, Any] = {}
+        self._seen = 0
 
-    def stacked(self) -> Observation:
-        """Return all rows [T, N, ...]."""
-        parts: Observation = {}
-        if self._images is not None:
-            parts["image"] = self._images[: self._length]
-        if self._has_vectors:
-            parts["vector"] = torch.stack(self._vectors)
-        return parts
+    def __contains__(self, name: str) -> bool:
+        return name in self._columns
+
+    def see(self, observation: Observation) -> None:
+        """Add an observation: one more of them than of steps."""
+        for part, tensor in observation.items():
+            self._put(f"observation {part}", tensor, self._seen)
+        self._seen += 1
+
+    def add(self, action: Tensor, params: Tensor, values: Tensor | None, step: Step) -> None:
+        """Add one step."""
+        t = self.length
+        self._put("actions", action, t)
+        self._put("params", params, t)
+        self._put("reward", step.reward, t)
+        self._put("terminated", step.terminated, t)
+        self._put("truncated", step.truncated, t)
+        self._put("valid", step.valid, t)
+        if values is not None:
+            self._put("values", values, t)
+        if step.score is not None and step.over is not None:
+            self._put("score", step.score, t)
+            self._put("over", step.over, t)
+        if step.final is not None:
+            self.finals[t] = step.final
+        self.length += 1
+
+    def stacked(self, name: str) -> Tensor:
+        """Return a column [T, N, ...]."""
+        column = self._columns[name]
+        if isinstance(column, list):
+            column = self._columns[name] = torch.stack(column).to(self._device)
+        return column[: self._seen if name.startswith("observation") else self.length]
+
+    def observations(self) -> Observation:
+        """Return the observations [T+1, N, ...]."""
+        names = [name for name in self._columns if name.startswith("observation")]
+        return {name.partition(" ")[2]: self.stacked(name) for name in names}
+
+    def _put(self, name: str, row: Tensor, t: int) -> None:
+        column = self._columns.get(name)
+        if column is None:
+            column = []
+            if self._in_place:
+                shape = (self._n_steps + 1, *row.shape)
+                column = torch.empty(shape, dtype=row.dtype, device=self._device)
+            self._columns[name] = column
+        if isinstance(column, list):
+            column.append(row)
+        else:
+            column[t] = row
 
 
 class EpisodeTracker:
@@ -323,13 +338,6 @@ def chunked_values(
     return torch.cat(parts)
 
 
-def _ended(step: Step, part: str) -> Tensor:
-    """Return a same-step vector's final observations, zero where no episode ended."""
-    last = step.observation[part] if step.final is None else step.final[part]
-    ended = step.truncated if step.final is not None else torch.zeros_like(step.truncated)
-    return torch.where(ended.view(-1, *[1] * (last.ndim - 1)), last, torch.zeros_like(last))
-
-
-def _given(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None
-    return tensor
+def _like(flags: Tensor, tensor: Tensor) -> Tensor:
+    """View flags [N] so that they broadcast over [N, ...]."""
+    return flags.view(-1, *[1] * (tensor.ndim - 1))
