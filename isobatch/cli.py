@@ -94,7 +94,9 @@ def _base_recipe(env: str | None, arguments: list[str]):
         return preset(env, _value_of("--algo", arguments) or "ppo")
     if "--help" in arguments or "-h" in arguments:
         return preset("CartPole-v1")
-    raise UserError("which environment? isobatch train ENV [options], or train --recipe FILE")
+    raise UserError(
+        "which environment? It comes first: isobatch train ENV [options], or train --recipe FILE"
+    )
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:

@@ -167,7 +167,7 @@ def _run(
                     row_limit=left if left < recipe.batch.rollout_size else None,
                 )
                 statistics = ppo.learn(state, rollout, recipe, stepper)
-                _refuse_divergence(statistics, counters.env_steps)
+                _refuse_divergence(state, statistics)
                 _count(state, rollout)
                 now = time.perf_counter()
                 elapsed, began = now - began, now
@@ -189,14 +189,16 @@ def _run(
     return Run(directory.path, interrupted=unspent >= n_envs)
 
 
-def _refuse_divergence(statistics: dict[str, float], env_steps: int) -> None:
-    """Stop a run whose losses are no longer numbers, before that reaches a checkpoint."""
-    for name, value in statistics.items():
-        if not math.isfinite(value):
-            raise UserError(
-                f"training diverged after {env_steps} environment steps: {name} is {value}; "
-                "lower the learning rate, or resume from the last checkpoint"
-            )
+def _refuse_divergence(state: TrainState, statistics: dict[str, float]) -> None:
+    """Stop a run that computes no longer with numbers, before that reaches a checkpoint."""
+    lost = [name for name, value in statistics.items() if not math.isfinite(value)]
+    if not bool(torch.isfinite(state.parameters.vector).all()):
+        lost.append("a weight")
+    if lost:
+        raise UserError(
+            f"training diverged after {state.counters.env_steps} environment steps: "
+            f"{lost[0]} is not finite; lower the learning rate"
+        )
 
 
 def _count(state: TrainState, rollout: Rollout) -> None:

@@ -133,7 +133,12 @@ def _make_pool(env_id: str, seeds: list[int], threads: int, arguments: dict[str,
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"EnvPool cannot make {env_id}: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split())
+        if isinstance(error, ImportError) and "Qt" in reason:
+            reason = (
+                "Qt 5 was not loaded; call isobatch.envs.qt.preload_qt() before importing envpool"
+            )
+        raise UserError(f"EnvPool cannot make {env_id}: {reason}") from error
 
 
 def _observation_paths(keys: dict[str, int]) -> list[tuple[tuple[str, ...], int]] | None:

@@ -24,11 +24,13 @@ def env_seeds(run_seed: int, count: int, first: int = 0) -> list[int]:
 
     For run seeds below 2^15 the map (run seed, environment number) -> seed is one to one, so two
     runs, or two stretches of one run, never share a seed. Larger run seeds are hashed first, and
-    then differ only with overwhelming probability.
+    then differ only with overwhelming probability. Numbers below 2^15 are for training, those
+    above for evaluation; each half begins again at its end.
     """
     if run_seed >= RUNS:
         run_seed = int(np.random.SeedSequence(run_seed).generate_state(1)[0]) % RUNS
-    numbers = (first + np.arange(count, dtype=np.int64)) % ENVIRONMENTS
+    begin = EVALUATION if first >= EVALUATION else 0
+    numbers = begin + (first - begin + np.arange(count, dtype=np.int64)) % EVALUATION
     return [_scramble(int(number) * RUNS + run_seed) for number in numbers]
 
 

@@ -100,7 +100,8 @@ class ObservationLayout:
 
     def encode(self, observation: Any) -> dict[str, Tensor]:
         """Turn a batch [N, ...] (arrays or tensors, nested dicts) into its encoded parts."""
-        if self._is_plain and observation.dtype == np.float32:
+        ready = isinstance(observation, np.ndarray) and observation.dtype == np.float32
+        if self._is_plain and ready:
             return {"vector": torch.from_numpy(observation)}
         images, vectors = [], []
         for leaf in self.leaves:
