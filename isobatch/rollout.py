@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -104,9 +103,10 @@ class Collector:
             record.see(self.observation)
             if row_limit is not None:
                 counted += int(step.valid.sum())
-        self._check_finite(record)
+        observations = record.observations()
+        self._check_finite(record, observations)
         self.steps_taken += record.length
-        return self._rollout(model, prepare, record)
+        return self._rollout(model, prepare, record, observations)
 
     def _step(self, action: Tensor, t: int) -> Step:
         try:
@@ -116,12 +116,13 @@ class Collector:
             self._refuse("an observation", self.observation, self.steps_taken + t)
             raise UserError(f"{self.env.name}, step {self.steps_taken + t}: {error}") from None
 
-    def _rollout(self, model: ActorCritic, prepare: Prepare, record: Record) -> Rollout:
+    def _rollout(
+        self, model: ActorCritic, prepare: Prepare, record: Record, observations: Observation
+    ) -> Rollout:
         actions, params = record.stacked("actions"), record.stacked("params")
         terminated, truncated = record.stacked("terminated"), record.stacked("truncated")
         valid, rewards = record.stacked("valid"), record.stacked("reward")
         done = terminated | truncated
-        observations = record.observations()
         logp = model.distribution.log_prob(params.flatten(0, 1), actions.flatten(0, 1))
         return Rollout(
             observations=observations,
@@ -174,11 +175,11 @@ class Collector:
         self.first = ended[-1]
         return begins
 
-    def _check_finite(self, record: Record) -> None:
+    def _check_finite(self, record: Record, observations: Observation) -> None:
         """Refuse rewards and observations that are not finite, naming environment and step."""
         before = self.steps_taken
         self._refuse("a reward", {"": record.stacked("reward")}, before + 1)
-        self._refuse("an observation", record.observations(), before)
+        self._refuse("an observation", observations, before)
         truncated = record.stacked("truncated")
         for t, final in record.finals.items():
             rows = {
@@ -210,7 +211,7 @@ class Collector:
 class Record:
     """What was seen and done at each step, in order.
 
-    Small rows are kept and stacked at the end. Beside images everything is written in place:
+    Rows are kept as they come and stacked at the end. Beside images they are written in place:
     small blocks kept between a convolution's large ones would fragment the memory.
     """
 
@@ -218,60 +219,69 @@ class Record:
         self.finals: dict[int, Observation] = {}
         self.length = 0
         self._n_steps, self._device, self._in_place = n_steps, device, has_images
-        self._columns: dict[str, Any] = {}
-        self._seen = 0
+        self._seen: list[Observation] = []
+        self._rows: list[dict[str, Tensor | None]] = []
+        self._columns: dict[str, Tensor] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._columns
+        if self._in_place:
+            return name in self._columns
+        return self._rows[0][name] is not None
 
     def see(self, observation: Observation) -> None:
         """Add an observation: one more of them than of steps."""
-        for part, tensor in observation.items():
-            self._put(f"observation {part}", tensor, self._seen)
-        self._seen += 1
+        if self._in_place:
+            for part, tensor in observation.items():
+                self._write(f"observation {part}", tensor)
+        else:
+            self._seen.append(observation)
 
     def add(self, action: Tensor, params: Tensor, values: Tensor | None, step: Step) -> None:
-        """Add one step."""
-        t = self.length
-        self._put("actions", action, t)
-        self._put("params", params, t)
-        self._put("reward", step.reward, t)
-        self._put("terminated", step.terminated, t)
-        self._put("truncated", step.truncated, t)
-        self._put("valid", step.valid, t)
-        if values is not None:
-            self._put("values", values, t)
-        if step.score is not None and step.over is not None:
-            self._put("score", step.score, t)
-            self._put("over", step.over, t)
+        """Add one step, before the observation that follows it is seen."""
+        row = {
+            "actions": action,
+            "params": params,
+            "values": values,
+            "reward": step.reward,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+            "valid": step.valid,
+            "score": step.score,
+            "over": step.over,
+        }
         if step.final is not None:
-            self.finals[t] = step.final
+            self.finals[self.length] = step.final
+        if self._in_place:
+            for name, tensor in row.items():
+                if tensor is not None:
+                    self._write(name, tensor)
+        else:
+            self._rows.append(row)
         self.length += 1
 
     def stacked(self, name: str) -> Tensor:
         """Return a column [T, N, ...]."""
-        column = self._columns[name]
-        if isinstance(column, list):
-            column = self._columns[name] = torch.stack(column).to(self._device)
-        return column[: self._seen if name.startswith("observation") else self.length]
+        if not self._in_place and name not in self._columns:
+            rows = [row[name] for row in self._rows]
+            self._columns[name] = torch.stack([row for row in rows if row is not None])
+        return self._columns[name][: self.length].to(self._device)
 
     def observations(self) -> Observation:
         """Return the observations [T+1, N, ...]."""
-        names = [name for name in self._columns if name.startswith("observation")]
-        return {name.partition(" ")[2]: self.stacked(name) for name in names}
+        if not self._in_place:
+            parts = self._seen[0]
+            return {part: torch.stack([each[part] for each in self._seen]) for part in parts}
+        return {
+            name.removeprefix("observation "): column[: self.length + 1]
+            for name, column in self._columns.items()
+            if name.startswith("observation ")
+        }
 
-    def _put(self, name: str, row: Tensor, t: int) -> None:
-        column = self._columns.get(name)
-        if column is None:
-            column = []
-            if self._in_place:
-                shape = (self._n_steps + 1, *row.shape)
-                column = torch.empty(shape, dtype=row.dtype, device=self._device)
-            self._columns[name] = column
-        if isinstance(column, list):
-            column.append(row)
-        else:
-            column[t] = row
+    def _write(self, name: str, row: Tensor) -> None:
+        if name not in self._columns:
+            shape = (self._n_steps + 1, *row.shape)
+            self._columns[name] = torch.empty(shape, dtype=row.dtype, device=self._device)
+        self._columns[name][self.length] = row
 
 
 class EpisodeTracker:
