@@ -32,7 +32,8 @@ CONTINUOUS = {
 
 PRESETS: dict[str, dict[str, Any]] = {
     "classic": {
-        "n_envs": 8, "n_steps": 128, "n_minibatches": 4, "n_epochs": 10,
+        # One EnvPool thread: physics this small is over before a second one wakes.
+        "env_threads": 1, "n_envs": 8, "n_steps": 128, "n_minibatches": 4, "n_epochs": 10,
         "learning_rate": 1e-3, "learning_rate_schedule": "linear", "gamma": 0.98,
         "gae_lambda": 0.9, "clip_range": 0.2, "max_grad_norm": 0.5, "total_timesteps": 100_000,
     },
@@ -45,7 +46,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "total_timesteps": 1_000_000,
     },
     "toy-text": {
-        "n_envs": 16, "n_steps": 64, "n_minibatches": 4, "n_epochs": 4,
+        "env_threads": 1, "n_envs": 16, "n_steps": 64, "n_minibatches": 4, "n_epochs": 4,
         "learning_rate": 1e-3, "ent_coef": 0.01, "max_grad_norm": 0.5,
         "total_timesteps": 300_000,
     },
