@@ -99,11 +99,11 @@ def family_preset(family: str, env: str, algo: str = "ppo", **overrides: Any) ->
         raise UserError(f"unknown algorithm {algo!r}; there are {', '.join(ALGORITHMS)}.{hint}")
     recipe = Recipe(env=env).replace(**PRESETS.get(family, GENERIC), algo=algo)
     if algo == "ppo-ewma":
-        # The paper's choice: advantages normalised over iterations, and a proximal policy whose
-        # centre of mass lies as many gradient steps back as a rollout has minibatches.
-        steps = recipe.batch.n_minibatches
+        # The paper's PPO-EWMA: advantages normalised over iterations, and a proximal policy whose
+        # centre of mass lies a third of an iteration's gradient steps back (8 of its 8 x 3).
+        age = recipe.batch.grad_steps_per_iteration / 3
         recipe = recipe.replace(
-            advantage_normalization="ewma", proximal_decay=round(steps / (steps + 1), 3)
+            advantage_normalization="ewma", proximal_decay=round(age / (age + 1), 3)
         )
     return recipe.replace(**overrides)
 
