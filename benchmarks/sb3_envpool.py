@@ -64,7 +64,7 @@ class EnvPoolVecEnv(VecEnv):
         self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None
     ) -> None:
         """Refuse: the environments live in C++ and have no Python attributes."""
-        raise NotImplementedError(f"an EnvPool environment has no attribute {attr_name} to set")
+        raise AttributeError(f"an EnvPool environment has no attribute {attr_name} to set")
 
     def env_method(
         self,
@@ -74,7 +74,7 @@ class EnvPoolVecEnv(VecEnv):
         **method_kwargs: Any,
     ) -> list[Any]:
         """Refuse: the environments live in C++ and have no Python methods."""
-        raise NotImplementedError(f"an EnvPool environment has no method {method_name}")
+        raise AttributeError(f"an EnvPool environment has no method {method_name}")
 
     def env_is_wrapped(
         self, wrapper_class: type, indices: int | Iterable[int] | None = None

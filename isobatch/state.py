@@ -12,10 +12,10 @@ from isobatch.advantages import AdvantageMoments
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.models import ActorCritic, EncoderFactory
 from isobatch.normalize import ObservationNormalizer, RewardNormalizer
+from isobatch.optimize import FlatOptimizer, FlatParameters, make_optimizer
 from isobatch.proximal import Ewma
 from isobatch.recipe import Recipe
 from isobatch.rollout import EpisodeTracker
-from isobatch.update import FlatOptimizer, FlatParameters, make_optimizer
 
 
 @dataclass

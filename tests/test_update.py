@@ -7,16 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from isobatch.errors import UserError
+from isobatch.optimize import FlatParameters, make_optimizer
 from isobatch.recipe import Optimizer
-from isobatch.update import (
-    CompiledGradient,
-    FlatParameters,
-    Stepper,
-    chunk_rows,
-    make_optimizer,
-    minibatches,
-    scheduled,
-)
+from isobatch.update import CompiledGradient, Stepper, chunk_rows, minibatches
 
 
 @st.composite
@@ -210,69 +203,6 @@ def test_smaller_gradient_is_left_alone(max_grad_norm):
     torch.testing.assert_close(step, gradient)
 
 
-def pictures(memory_format=torch.contiguous_format):
-    torch.manual_seed(0)
-    layers = [nn.Conv2d(3, 5, 3, stride=2), nn.ReLU(), nn.Conv2d(5, 4, 1), nn.Flatten()]
-    module = nn.Sequential(*layers, nn.Linear(36, 2))
-    return module.to(memory_format=memory_format)  # pyright: ignore[reportCallIssue]
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_flat_parameters_change_nothing_but_where_they_lie(memory_format):
-    plain = pictures(memory_format)
-    flat = copy.deepcopy(plain)
-    parameters = FlatParameters(flat)
-    images = torch.randn(6, 3, 8, 8, generator=seeded()).contiguous(memory_format=memory_format)
-    assert torch.equal(flat(images), plain(images))
-    plain(images).square().mean().backward()
-    flat(images).square().mean().backward()
-    for mine, theirs in zip(flat.parameters(), plain.parameters(), strict=True):
-        assert mine.stride() == theirs.stride()
-        torch.testing.assert_close(mine.grad, theirs.grad)
-    squares = sum(each.grad.square().sum() for each in plain.parameters() if each.grad is not None)
-    torch.testing.assert_close(parameters.gradient.square().sum(), squares)
-
-
-def test_transposed_parameters_keep_their_values():
-    module = nn.Linear(3, 4)
-    module.weight = nn.Parameter(torch.randn(3, 4, generator=seeded()).t())
-    expected = module(INPUTS[:5, :3].float())
-    FlatParameters(module)
-    assert torch.equal(module(INPUTS[:5, :3].float()), expected)
-
-
-def test_views_are_the_modules_own_parameters():
-    module = network()
-    parameters = FlatParameters(module)
-    views = parameters.views(parameters.vector)
-    assert list(views) == [name for name, _ in module.named_parameters()]
-    for name, parameter in module.named_parameters():
-        assert torch.equal(views[name], parameter)
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_stepping_the_flat_vector_trains_the_module(memory_format, optimizer):
-    plain = pictures(memory_format)
-    flat = copy.deepcopy(plain)
-    parameters = FlatParameters(flat)
-    images = torch.randn(6, 3, 8, 8, generator=seeded())
-    ours = make_optimizer(parameters, Optimizer(optimizer=optimizer, momentum=0.9))
-    theirs = {
-        "adam": lambda: torch.optim.Adam(plain.parameters(), lr=0.01, eps=1e-5),
-        "sgd": lambda: torch.optim.SGD(plain.parameters(), lr=0.01, momentum=0.9),
-    }[optimizer]()
-    for _ in range(10):
-        theirs.zero_grad()
-        parameters.gradient.zero_()
-        plain(images).square().mean().backward()
-        flat(images).square().mean().backward()
-        theirs.step()
-        ours.step(0.01)
-    torch.testing.assert_close(flat(images), plain(images), rtol=1e-4, atol=1e-5)
-    assert (flat(images) - pictures()(images)).abs().max() > 0.01
-
-
 def test_frozen_parameters_stay_out_of_the_flat_vector():
     module = network()
     module[0].requires_grad_(False)
@@ -282,59 +212,6 @@ def test_frozen_parameters_stay_out_of_the_flat_vector():
     taker.step(learning_rate=1.0)
     assert taker.parameters.vector.numel() == 9
     assert all(torch.equal(kept[name], value) for name, value in module[0].state_dict().items())
-
-
-def taken(gradients, learning_rate, **settings):
-    """Return a weight's values after each gradient, from 0."""
-    module = nn.Linear(1, 1, bias=False).double()
-    parameters = FlatParameters(module)
-    parameters.vector.data.zero_()
-    optimizer = make_optimizer(parameters, Optimizer(**settings))
-    values = []
-    for gradient in gradients:
-        parameters.gradient.fill_(gradient)
-        optimizer.step(learning_rate)
-        values.append(module.weight.item())
-    return values
-
-
-def test_sgd_by_hand():
-    assert taken([2.0, 4.0], 0.5, optimizer="sgd") == pytest.approx([-1.0, -3.0])
-    # Velocity 2, then 0.5 * 2 + 4 = 5.
-    assert taken([2.0, 4.0], 0.5, optimizer="sgd", momentum=0.5) == pytest.approx([-1.0, -3.5])
-
-
-def test_adam_by_hand():
-    first, second = taken([2.0, 4.0], 0.1, adam_beta1=0.5, adam_beta2=0.75, adam_eps=1.0)
-    assert first == pytest.approx(-0.1 * 2 / (2 + 1))
-    mean, square = (0.25 * 2 + 0.5 * 4) / 0.75, (0.1875 * 4 + 0.25 * 16) / 0.4375
-    assert second - first == pytest.approx(-0.1 * mean / (square**0.5 + 1))
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_optimizer_state_restores_what_follows(optimizer):
-    settings = Optimizer(optimizer=optimizer, momentum=0.9)
-    moved = []
-    first = FlatParameters(network())
-    ours = make_optimizer(first, settings)
-    first.gradient.normal_(generator=seeded())
-    for _ in range(3):
-        ours.step(0.1)
-    second = FlatParameters(network())
-    second.vector.data.copy_(first.vector.data)
-    restored = make_optimizer(second, settings)
-    restored.load_state_dict(copy.deepcopy(ours.state_dict()))
-    for parameters, each in ((first, ours), (second, restored)):
-        parameters.gradient.fill_(0.5)
-        each.step(0.1)
-        moved.append(parameters.vector.detach())
-    assert torch.equal(*moved)
-
-
-@pytest.mark.parametrize(("env_steps", "value"), [(0, 0.2), (250, 0.15), (1000, 0.0), (1100, 0.0)])
-def test_linear_schedule(env_steps, value):
-    assert scheduled(0.2, "linear", env_steps, 1000) == pytest.approx(value)
-    assert scheduled(0.2, "constant", env_steps, 1000) == 0.2
 
 
 def test_chunk_rows():

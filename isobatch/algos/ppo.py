@@ -11,6 +11,7 @@ from torch import Tensor
 from isobatch import losses
 from isobatch.advantages import gae
 from isobatch.models.distributions import Distribution
+from isobatch.optimize import scheduled
 from isobatch.recipe import Objective, Recipe
 from isobatch.rollout import Rollout
 from isobatch.state import TrainState
@@ -19,7 +20,6 @@ from isobatch.update import (
     CompiledGradient,
     Stepper,
     minibatches,
-    scheduled,
     worth_compiling,
 )
 

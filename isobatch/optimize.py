@@ -1,0 +1,141 @@
+"""Optimisers over a model's parameters as one vector, and the schedules of their step size."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from isobatch.recipe import Optimizer, Schedule
+
+
+class FlatParameters:
+    """A module's parameters and gradients laid end to end in two tensors.
+
+    The module's own parameters become views, so nothing else changes; zeroing, clipping and
+    stepping become one operation each, which for small networks halves their cost.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
+        # A clone is dense even where the parameter is a slice, and keeps its order in memory.
+        dense = {name: each.detach().clone() for name, each in named}
+        self._orders = {name: _memory_order(each) for name, each in dense.items()}
+        self.vector = nn.Parameter(torch.cat([_entries(each) for each in dense.values()]))
+        self.gradient = torch.zeros_like(self.vector)
+        self.vector.grad = self.gradient
+        start = 0
+        for name, each in named:
+            shape, strides = each.shape, dense[name].stride()
+            end = start + each.numel()
+            each.data = self.vector.detach()[start:end].as_strided(shape, strides, start)
+            each.grad = self.gradient[start:end].as_strided(shape, strides, start)
+            start = end
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return `vector`'s parts in the parameters' shapes, under the module's names for them."""
+        parts = vector.split([math.prod(shape) for shape, _ in self._orders.values()])
+        return {
+            name: part.view(shape).permute(order)
+            for (name, (shape, order)), part in zip(self._orders.items(), parts, strict=True)
+        }
+
+
+class FlatOptimizer(Protocol):
+    """An optimiser of `FlatParameters`: an update rule and its state."""
+
+    def step(self, learning_rate: float) -> None:
+        """Move the parameters along the gradient in place."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore from `state_dict`."""
+        ...
+
+
+class Adam:
+    """Adam (Kingma & Ba 2014) on flat parameters.
+
+    m <- m + (1 - b1)(g - m),  v <- b2 v + (1 - b2) g^2,
+    theta <- theta - lr m' / (sqrt(v') + eps),  m' = m / (1 - b1^t), v' = v / (1 - b2^t)
+    """
+
+    def __init__(self, parameters: FlatParameters, settings: Optimizer) -> None:
+        self.parameters, self.settings = parameters, settings
+        self.mean = torch.zeros_like(parameters.gradient)
+        self.square = torch.zeros_like(parameters.gradient)
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """Take one step."""
+        beta1, beta2 = self.settings.adam_beta1, self.settings.adam_beta2
+        gradient = self.parameters.gradient
+        self.count += 1
+        self.mean.lerp_(gradient, 1 - beta1)
+        self.square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = math.sqrt(1 - beta2**self.count)
+        spread = self.square.sqrt().add_(self.settings.adam_eps * root)
+        size = learning_rate * root / (1 - beta1**self.count)
+        self.parameters.vector.addcdiv_(self.mean, spread, value=-size)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        return {"mean": self.mean, "square": self.square, "count": torch.tensor(self.count)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore from `state_dict`."""
+        self.mean.copy_(state["mean"])
+        self.square.copy_(state["square"])
+        self.count = int(state["count"])
+
+
+class Sgd:
+    """Gradient descent with momentum on flat parameters: u <- mu u + g, theta <- theta - lr u."""
+
+    def __init__(self, parameters: FlatParameters, settings: Optimizer) -> None:
+        self.parameters, self.settings = parameters, settings
+        self.velocity = torch.zeros_like(parameters.gradient)
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """Take one step."""
+        self.velocity.mul_(self.settings.momentum).add_(self.parameters.gradient)
+        self.parameters.vector.add_(self.velocity, alpha=-learning_rate)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        return {"velocity": self.velocity}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore from `state_dict`."""
+        self.velocity.copy_(state["velocity"])
+
+
+def make_optimizer(parameters: FlatParameters, settings: Optimizer) -> FlatOptimizer:
+    """Return the recipe's optimiser."""
+    return (Adam if settings.optimizer == "adam" else Sgd)(parameters, settings)
+
+
+def scheduled(value: float, schedule: Schedule, env_steps: int, total_timesteps: int) -> float:
+    """Return a hyperparameter at `env_steps`: constant, or linear to 0 at the budget's end."""
+    if schedule == "constant":
+        return value
+    return value * max(0.0, 1.0 - env_steps / total_timesteps)
+
+
+def _memory_order(tensor: Tensor) -> tuple[list[int], list[int]]:
+    """Return (shape with the axes as they lie in memory, the permutation back)."""
+    axes = sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis))
+    return [tensor.shape[axis] for axis in axes], [axes.index(axis) for axis in range(tensor.ndim)]
+
+
+def _entries(tensor: Tensor) -> Tensor:
+    """Return a dense tensor's entries in the order they lie in memory."""
+    return tensor.as_strided((tensor.numel(),), (1,))
