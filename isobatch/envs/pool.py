@@ -19,7 +19,7 @@ class PoolEnv:
     """A synchronous EnvPool, which resets on the next step.
 
     The row after a done is a reset: its action is ignored and its reward 0, so it is not `valid`;
-    the observation before it is the true final one (FACTS: EnvPool 1.2.5).
+    the observation before it is the true final one (EnvPool 1.2.5).
     """
 
     def __init__(
