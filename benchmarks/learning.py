@@ -10,6 +10,7 @@ from pathlib import Path
 
 import isobatch
 
+OVERRIDES = ("total_timesteps", "n_envs", "n_steps", "n_minibatches", "threads", "env_threads")
 
 def train(env_id: str, seed: int, runs: Path, overrides: dict) -> tuple[int, float, float]:
     """Return (environment steps, mean return of the last 100 episodes, seconds)."""
@@ -27,14 +28,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("env_id")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--total-timesteps", type=int, help="default: the preset's")
-    parser.add_argument("--n-envs", type=int, help="default: the preset's")
-    parser.add_argument("--threads", type=int, help="default: the preset's")
+    for name in OVERRIDES:
+        flag = "--" + name.replace("_", "-")
+        parser.add_argument(flag, type=int, help="default: the preset's")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    names = ("total_timesteps", "n_envs", "threads")
-    overrides = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    overrides = {name: value for name in OVERRIDES if (value := getattr(args, name)) is not None}
     with args.out.open("a", newline="") as file:
         writer = csv.writer(file)
         for seed in args.seeds:

@@ -92,17 +92,18 @@ class Collector:
         )
         record.see(self.observation)
         counted = 0
-        for t in range(n_steps):
-            if row_limit is not None and counted + n_envs > row_limit:
-                break
-            params, values = act(self.observation)
-            action = distribution.sample(params, noise[t])
-            step = self._step(action, t)
-            self.observation = self._on_device(step.observation)
-            record.add(action, params, values, step)
-            record.see(self.observation)
-            if row_limit is not None:
-                counted += int(step.valid.sum())
+        with self.env.stepping():
+            for t in range(n_steps):
+                if row_limit is not None and counted + n_envs > row_limit:
+                    break
+                params, values = act(self.observation)
+                action = distribution.sample(params, noise[t])
+                step = self._step(action, t)
+                self.observation = self._on_device(step.observation)
+                record.add(action, params, values, step)
+                record.see(self.observation)
+                if row_limit is not None:
+                    counted += int(step.valid.sum())
         observations = record.observations()
         self._check_finite(record, observations)
         self.steps_taken += record.length

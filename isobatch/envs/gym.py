@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import gymnasium
@@ -69,6 +70,10 @@ class GymEnv:
             valid=torch.from_numpy(valid),
             final=final,
         )
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Nothing to hold."""
+        return nullcontext()
 
     def close(self) -> None:
         """Close the vector and its environments."""

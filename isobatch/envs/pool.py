@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from isobatch.envs.cores import one_core, thread_ids
 from isobatch.envs.qt import preload_qt
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.envs.step import Observation, Step
@@ -39,7 +41,10 @@ class PoolEnv:
             arguments["episodic_life"] = True
         if sign_rewards:
             arguments["reward_clip"] = True
+        others = thread_ids()
         self._pool = _make_pool(env_id, seeds, threads, arguments)
+        # A single worker and the caller only ever wait for each other.
+        self._taking_turns = thread_ids() - others if threads == 1 else set()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Gymnasium remarks on EnvPool's float64 bounds.
             observation_space = self._pool.observation_space
@@ -83,6 +88,10 @@ class PoolEnv:
             score=score,
             over=over,
         )
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Hold a single worker on the caller's core."""
+        return one_core(self._taking_turns)
 
     def close(self) -> None:
         """Stop EnvPool's threads."""

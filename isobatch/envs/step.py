@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -57,6 +58,10 @@ class BatchedEnv(Protocol):
 
     def step(self, actions: Tensor) -> Step:
         """Take one action in each environment (policy form: see `ActionLayout`)."""
+        ...
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Hold, for the steps of one rollout, what makes them quick."""
         ...
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ environment that speaks it.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -76,6 +77,10 @@ class TensorAdapter:
             valid=self._valid,
             final=None if last is None else owned(self.observation_layout.encode(last)),
         )
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Nothing to hold."""
+        return nullcontext()
 
     def close(self) -> None:
         """Close the environment where it can be closed."""
