@@ -12,6 +12,7 @@ import isobatch
 
 OVERRIDES = ("total_timesteps", "n_envs", "n_steps", "n_minibatches", "threads", "env_threads")
 
+
 def train(env_id: str, seed: int, runs: Path, overrides: dict) -> tuple[int, float, float]:
     """Return (environment steps, mean return of the last 100 episodes, seconds)."""
     path = runs / f"{env_id}-{seed}"

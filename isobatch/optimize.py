@@ -19,20 +19,26 @@ class FlatParameters:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        named = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
+        named = _trainable(module)
         # A clone is dense even where the parameter is a slice, and keeps its order in memory.
         dense = {name: each.detach().clone() for name, each in named}
         self._orders = {name: _memory_order(each) for name, each in dense.items()}
         self.vector = nn.Parameter(torch.cat([_entries(each) for each in dense.values()]))
         self.gradient = torch.zeros_like(self.vector)
         self.vector.grad = self.gradient
-        start = 0
-        for name, each in named:
-            shape, strides = each.shape, dense[name].stride()
-            end = start + each.numel()
-            each.data = self.vector.detach()[start:end].as_strided(shape, strides, start)
-            each.grad = self.gradient[start:end].as_strided(shape, strides, start)
-            start = end
+        self._lay(module, self.gradient)
+
+    def share(self, module: nn.Module) -> Tensor:
+        """Give a copy of the module these very weights; return its own gradients, end to end."""
+        gradient = torch.zeros_like(self.gradient)
+        self._lay(module, gradient)
+        return gradient
+
+    def _lay(self, module: nn.Module, gradient: Tensor) -> None:
+        """Make the module's parameters and gradients views."""
+        weights, gradients = self.views(self.vector.detach()), self.views(gradient)
+        for name, each in _trainable(module):
+            each.data, each.grad = weights[name], gradients[name]
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """Return `vector`'s parts in the parameters' shapes, under the module's names for them."""
@@ -128,6 +134,10 @@ def scheduled(value: float, schedule: Schedule, env_steps: int, total_timesteps:
     if schedule == "constant":
         return value
     return value * max(0.0, 1.0 - env_steps / total_timesteps)
+
+
+def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, each) for name, each in module.named_parameters() if each.requires_grad]
 
 
 def _memory_order(tensor: Tensor) -> tuple[list[int], list[int]]:

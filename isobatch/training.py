@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from isobatch import envs, policy, store
+from isobatch import envs, machine, policy, store
 from isobatch.algos import ppo
 from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import env_seeds
@@ -152,7 +151,13 @@ def _run(
     n_envs, counters = recipe.batch.n_envs, state.counters
     resumed = counters.restarts > 0
     _checkpoint(directory, state, env)  # A kill from here on leaves a run that resumes.
-    with _threads(recipe, env), _stop_requests() as stop_requested:
+    images = env.observation_layout.image is not None
+    if images:
+        machine.keep_freed_memory()
+    with (
+        machine.torch_threads(recipe.machine.threads, images),
+        _stop_requests() as stop_requested,
+    ):
         collector = Collector(env, device, chunk_size)
         stepper = ppo.make_stepper(state, recipe, chunk_size)
         view.start(recipe, str(directory.path), counters.env_steps)
@@ -291,19 +296,6 @@ def default_path(recipe: Recipe) -> Path:
     name = store.safe_name(f"{recipe.env}-{recipe.algo}-s{recipe.seed}-{stamp}")
     numbered = (Path("runs", name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(path for path in numbered if not path.exists())
-
-
-@contextmanager
-def _threads(recipe: Recipe, env: envs.BatchedEnv) -> Iterator[None]:
-    """Set PyTorch's threads for the run: one is fastest for small networks."""
-    before = torch.get_num_threads()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else before
-    images = env.observation_layout.image is not None
-    torch.set_num_threads(recipe.machine.threads or (cores if images else 1))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -7,7 +7,8 @@ import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.func import functional_call, grad
 from isobatch.batch import Batch
 from isobatch.errors import UserError
 from isobatch.optimize import FlatOptimizer, FlatParameters
+from isobatch.replicas import Replicas
 
 PIXELS_PER_CHUNK = 1 << 18
 """Image pixels per forward-backward pass: 64 Procgen frames, whose activations stay in cache."""
@@ -152,6 +154,13 @@ def _has_compiler() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++") if name)
 
 
+class Sums(NamedTuple):
+    """Statistics summed over the rows of each chunk."""
+
+    names: list[str]
+    sums: list[Tensor]
+
+
 @dataclass
 class Stepper:
     """Takes gradient steps on per-sample losses."""
@@ -163,6 +172,7 @@ class Stepper:
     max_grad_norm: float | None = None
     chunk_size: int = ROWS_PER_CHUNK
     compiled: CompiledGradient | None = None
+    replicas: Replicas | None = None
 
     def gradient(self, rows: Tensor, gather: Gather) -> dict[str, Tensor]:
         """Leave the gradient of the mean loss over `rows` in place; return mean statistics.
@@ -176,16 +186,24 @@ class Stepper:
             except CompilationFailed as error:
                 warnings.warn(f"{error}; training goes on uncompiled", stacklevel=2)
                 self.compiled = None
-        self.parameters.gradient.zero_()
-        totals: list[Tensor] = []
-        names: list[str] = []
+        backward = partial(self._backward, gather=gather, count=len(rows))
+        if self.replicas is not None and len(rows) >= len(self.replicas):
+            parts = self.replicas.backward(rows, backward)
+        else:
+            self.parameters.gradient.zero_()
+            parts = [backward(self.model, rows)]
+        means = torch.stack([sums for part in parts for sums in part.sums]).sum(0) / len(rows)
+        return dict(zip(parts[0].names, means.unbind(), strict=True))
+
+    def _backward(self, model: nn.Module, rows: Tensor, gather: Gather, count: int) -> Sums:
+        """Add the gradient of the summed loss / count to the model's."""
+        names, sums = [], []
         for chunk in rows.split(self.chunk_size):
-            losses, statistics = self.evaluate(self.model, gather(chunk))
-            (losses.sum() / len(rows)).backward()
+            losses, statistics = self.evaluate(model, gather(chunk))
+            (losses.sum() / count).backward()
             names = list(statistics)
-            totals.append(torch.stack([value.detach() for value in statistics.values()]).sum(1))
-        means = (totals[0] if len(totals) == 1 else torch.stack(totals).sum(0)) / len(rows)
-        return dict(zip(names, means.unbind(), strict=True))
+            sums.append(torch.stack([value.detach() for value in statistics.values()]).sum(1))
+        return Sums(names, sums)
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> float:

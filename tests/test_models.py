@@ -6,6 +6,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import nn
+from torch.nn import functional
 
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.errors import UserError
@@ -88,6 +89,34 @@ def test_procgen_network_has_the_papers_sizes():
     expected = sum(9 * a * b + b for a, b in stage) + 2048 * 256 + 256
     assert sum(each.numel() for each in encoder.parameters()) == expected
     assert encoder(torch.zeros(2, 3, 64, 64)).shape == (2, 256)
+
+
+def textbook_impala(encoder, image):
+    """The network as Espeholt et al. draw it, every convolution with its bias."""
+    convolutions = (each for each in encoder.modules() if isinstance(each, nn.Conv2d))
+    for _ in range(3):
+        image = functional.max_pool2d(next(convolutions)(image), 3, stride=2, padding=1)
+        for _ in range(2):
+            hidden = next(convolutions)(torch.relu(image))
+            image = image + next(convolutions)(torch.relu(hidden))
+    return torch.relu(encoder.dense(torch.relu(image).flatten(1)))
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (1, 13, 9)])
+def test_impala_is_the_textbooks_and_so_is_its_gradient(shape):
+    torch.manual_seed(0)
+    encoder = ImpalaEncoder(shape, "orthogonal").double()
+    for each in encoder.parameters():
+        each.data.normal_(0, 0.3)
+    image = torch.randn(3, *shape, dtype=torch.float64)
+    found, expected = encoder(image), textbook_impala(encoder, image)
+    torch.testing.assert_close(found, expected)
+    for loss, other in zip(
+        torch.autograd.grad(found.square().sum(), list(encoder.parameters())),
+        torch.autograd.grad(expected.square().sum(), list(encoder.parameters())),
+        strict=True,
+    ):
+        torch.testing.assert_close(loss, other)
 
 
 def has_gradient(module):

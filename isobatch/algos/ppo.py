@@ -11,8 +11,10 @@ from torch import Tensor
 from isobatch import losses
 from isobatch.advantages import gae
 from isobatch.models.distributions import Distribution
+from isobatch.models.encoders import ObservationEncoder
 from isobatch.optimize import scheduled
 from isobatch.recipe import Objective, Recipe
+from isobatch.replicas import Replicas
 from isobatch.rollout import Rollout
 from isobatch.state import TrainState
 from isobatch.update import (
@@ -67,7 +69,19 @@ def make_stepper(state: TrainState, recipe: Recipe, chunk_size: int) -> Stepper:
         recipe.optimizer.max_grad_norm,
         chunk_size,
         compiled,
+        _replicas(state) if on_cpu and state.has_images and not compiled else None,
     )
+
+
+def _replicas(state: TrainState) -> Replicas | None:
+    """Return copies for as many threads as PyTorch may use; of a user's own module none.
+
+    It may keep state or draw random numbers as it goes, which would depend on the threads.
+    """
+    count = torch.get_num_threads()
+    if count == 1 or not isinstance(state.model.actor.encoder, ObservationEncoder):
+        return None
+    return Replicas(state.model, state.parameters, count)
 
 
 def learn(

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isobatch.envs.cores import one_core, thread_ids
 from isobatch.envs.qt import preload_qt
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.envs.step import Observation, Step
 from isobatch.errors import UserError, nearest
+from isobatch.machine import one_core, thread_ids
 
 
 class PoolEnv:

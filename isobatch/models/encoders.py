@@ -90,6 +90,30 @@ class NatureEncoder(Encoder):
         return functional.relu(self.dense(self.convolutions(image).flatten(1)))
 
 
+def _weigh(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """Convolve without the bias, whose gradient takes oneDNN as long as the weights' does."""
+    padding: tuple[int, ...] = layer.padding  # pyright: ignore[reportAssignmentType]
+    return functional.conv2d(x, layer.weight, None, layer.stride, padding)
+
+
+def _add_bias(x: Tensor, layer: nn.Conv2d) -> Tensor:
+    assert layer.bias is not None
+    return x.add_(layer.bias.view(-1, 1, 1))
+
+
+class _Pooled(nn.Module):
+    """Convolution, then the largest of 3x3 at every other place."""
+
+    def __init__(self, channels: int, channels_out: int, init: Init) -> None:
+        super().__init__()
+        self.convolution = initialise(nn.Conv2d(channels, channels_out, 3, padding=1), init)
+
+    def forward(self, x: Tensor) -> Tensor:
+        largest = functional.max_pool2d(_weigh(self.convolution, x), 3, stride=2, padding=1)
+        # max(x + b) = max(x) + b, on a quarter of the places.
+        return _add_bias(largest, self.convolution)
+
+
 class _Residual(nn.Module):
     """x + conv(relu(conv(relu(x))))."""
 
@@ -100,8 +124,8 @@ class _Residual(nn.Module):
         self.second = initialise(nn.Conv2d(channels, channels, 3, padding=1), init, scale=part)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.first(functional.relu(x))
-        return x + self.second(functional.relu_(hidden))
+        hidden = _add_bias(_weigh(self.first, functional.relu(x)), self.first)
+        return x + _add_bias(_weigh(self.second, functional.relu_(hidden)), self.second)
 
 
 class ImpalaEncoder(Encoder):
@@ -119,8 +143,7 @@ class ImpalaEncoder(Encoder):
         scale = 1 / math.sqrt(len(self.CHANNELS)) / math.sqrt(self.BLOCKS)
         stages: list[nn.Module] = []
         for width_out in self.CHANNELS:
-            stages.append(initialise(nn.Conv2d(channels, width_out, 3, padding=1), init))
-            stages.append(nn.MaxPool2d(3, stride=2, padding=1))
+            stages.append(_Pooled(channels, width_out, init))
             stages.extend(_Residual(width_out, init, scale) for _ in range(self.BLOCKS))
             channels, height, width = width_out, (height + 1) // 2, (width + 1) // 2
         self.stages = nn.Sequential(*stages)

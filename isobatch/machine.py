@@ -1,0 +1,77 @@
+"""What a run asks of the computer it is on: threads, cores, memory. All of it is about speed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import torch
+
+TASKS = Path("/proc/self/task")
+"""Where Linux lists a process's threads; on other systems nothing is held anywhere."""
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+"""glibc's numbers for two settings of its allocator (malloc.h)."""
+KEPT_BYTES = 1 << 30
+LARGEST_KEPT = 1 << 25
+"""A layer's activations in a chunk are up to 17 MB."""
+
+
+@contextmanager
+def torch_threads(count: int, images: bool) -> Iterator[None]:
+    """Set PyTorch's threads: `count`, or for 0 one for small networks and all cores for images."""
+    before = torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else before
+    torch.set_num_threads(count or (cores if images else 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def keep_freed_memory() -> None:
+    """Let the process reuse freed memory rather than return it, where the C library is glibc.
+
+    Every layer of a convolutional network takes and frees megabytes; fetching their pages from
+    the system each time costs an eighth of the update.
+    """
+    mallopt = getattr(_libc(), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(MMAP_THRESHOLD, LARGEST_KEPT)
+
+
+def thread_ids() -> set[int]:
+    """Return the ids of this process's threads, where the system tells."""
+    return {int(task.name) for task in TASKS.iterdir()} if TASKS.exists() else set()
+
+
+@contextmanager
+def one_core(threads: set[int]) -> Iterator[None]:
+    """Hold the calling thread and `threads` on the core it is on, for as long as the block lasts.
+
+    For threads that only take turns: waking one on an idle core costs more than switching to it
+    on this one, on virtual machines several times the physics of a small environment. The core is
+    chosen anew each time, so a run moves on when the system has put it elsewhere.
+    """
+    if not threads:
+        yield
+        return
+    before = {thread: os.sched_getaffinity(thread) for thread in (0, *threads)}
+    core = {_libc().sched_getcpu()}
+    try:
+        for thread in before:
+            os.sched_setaffinity(thread, core)
+        yield
+    finally:
+        for thread, cores in before.items():
+            os.sched_setaffinity(thread, cores)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

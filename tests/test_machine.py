@@ -1,0 +1,67 @@
+import os
+import sys
+import threading
+
+import pytest
+import torch
+
+from isobatch.envs.pool import PoolEnv
+from isobatch.machine import one_core, thread_ids, torch_threads
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cores are held on Linux only")
+
+
+@pytest.fixture
+def waiting_thread():
+    """Return the id of a thread that lives for the test."""
+    end, started = threading.Event(), []
+    thread = threading.Thread(
+        target=lambda: (started.append(threading.get_native_id()), end.wait())
+    )
+    thread.start()
+    while not started:
+        pass
+    yield started[0]
+    end.set()
+    thread.join()
+
+
+def test_threads_share_the_callers_core_and_are_let_go(waiting_thread):
+    before = os.sched_getaffinity(0)
+    assert waiting_thread in thread_ids()
+    with one_core({waiting_thread}):
+        core = os.sched_getaffinity(0)
+        assert len(core) == 1
+        assert core <= before
+        assert os.sched_getaffinity(waiting_thread) == core
+    assert os.sched_getaffinity(0) == os.sched_getaffinity(waiting_thread) == before
+
+
+def test_cores_are_let_go_after_an_error(waiting_thread):
+    before = os.sched_getaffinity(0)
+    with pytest.raises(RuntimeError), one_core({waiting_thread}):
+        raise RuntimeError
+    assert os.sched_getaffinity(0) == os.sched_getaffinity(waiting_thread) == before
+
+
+@pytest.mark.parametrize(("threads", "cores"), [(1, 1), (2, len(os.sched_getaffinity(0)))])
+def test_only_a_single_envpool_worker_is_held(threads, cores):
+    env = PoolEnv("CartPole-v1", [1, 2, 3, 4], threads=threads)
+    with env.stepping():
+        assert len(os.sched_getaffinity(0)) == cores
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("count", "images", "expected"), [(3, False, 3), (3, True, 3), (0, False, 1)]
+)
+def test_torch_threads(count, images, expected):
+    before = torch.get_num_threads()
+    with torch_threads(count, images):
+        assert torch.get_num_threads() == expected
+    assert torch.get_num_threads() == before
+
+
+def test_images_use_every_core():
+    with torch_threads(0, images=True):
+        assert torch.get_num_threads() == len(os.sched_getaffinity(0))
