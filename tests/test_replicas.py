@@ -18,7 +18,7 @@ IMAGES = torch.randn(40, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 def network():
     torch.manual_seed(0)
     layers = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 1)
-    return nn.Sequential(*layers).to(memory_format=torch.channels_last)
+    return nn.Sequential(*layers)
 
 
 def squared(call, images):
