@@ -37,6 +37,10 @@ class DamagedFile(UserError):
     """A sealed file whose content is not what was written."""
 
 
+class InUse(UserError):
+    """Another process is training in the run directory."""
+
+
 def write_sealed(path: Path, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
     """Write tensors and plain data to `path` at once: there whole, or not at all."""
     from safetensors.torch import save
@@ -44,7 +48,7 @@ def write_sealed(path: Path, tensors: dict[str, Tensor], data: dict[str, Any]) -
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(data, allow_nan=False, sort_keys=True)
     header = {"data": text, "sha256": _digest(plain, text)}
-    _write_atomically(path, save(plain, metadata=header))
+    write_atomically(path, save(plain, metadata=header))
 
 
 def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -88,8 +92,8 @@ class RunDirectory:
         try:
             beside.chmod(0o755)
             (beside / "checkpoints").mkdir()
-            _write_atomically(beside / "recipe.toml", recipe.to_toml().encode())
-            _write_atomically(beside / "metrics.jsonl", b"")
+            write_atomically(beside / "recipe.toml", recipe.to_toml().encode())
+            write_atomically(beside / "metrics.jsonl", b"")
             os.rename(beside, path)
         except OSError as error:
             shutil.rmtree(beside, ignore_errors=True)
@@ -117,7 +121,7 @@ class RunDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise UserError(f"{self.path} is in use: another process is training there") from None
+            raise InUse(f"{self.path} is in use: another process is training there") from None
 
     def release(self) -> None:
         """Let go of the directory."""
@@ -141,7 +145,7 @@ class RunDirectory:
 
     def save_recipe(self, recipe: Recipe) -> None:
         """Replace the recipe (a longer budget, on resuming)."""
-        _write_atomically(self.path / "recipe.toml", recipe.to_toml().encode())
+        write_atomically(self.path / "recipe.toml", recipe.to_toml().encode())
 
     def append(self, row: dict[str, Any]) -> None:
         """Add one row to the metrics; numbers that are not finite become null."""
@@ -160,7 +164,7 @@ class RunDirectory:
         """Drop rows past `iterations`, and a last row that was only half written."""
         rows = [row for row in self.metrics() if row["iterations"] <= iterations]
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        _write_atomically(self.path / "metrics.jsonl", text.encode())
+        write_atomically(self.path / "metrics.jsonl", text.encode())
 
     def save_checkpoint(
         self, tensors: dict[str, Tensor], data: dict[str, Any], iterations: int
@@ -235,7 +239,8 @@ def _digest(tensors: dict[str, Tensor], text: str) -> str:
     return digest.hexdigest()
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file beside and rename it: there whole, or not at all."""
     beside = path.with_name(f".{path.name}.new")
     with open(beside, "wb") as file:
         file.write(content)

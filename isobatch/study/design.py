@@ -1,0 +1,313 @@
+"""What a study compares: arms, environments, seeds, one data budget, and the claims it tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import tomllib
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from isobatch.envs.catalog import require_trusted
+from isobatch.errors import UserError, nearest
+from isobatch.presets import preset
+from isobatch.recipe import ALGORITHMS, Recipe, check_budget
+from isobatch.store import safe_name
+
+SCALES = ("laptop", "paper")
+Measure = Literal["score", "curve"]
+Contrast = str | tuple[str, str]
+"""An arm's scores, or the gain of one arm over another, seed by seed."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement about two arms that the study supports, contradicts or leaves undecided."""
+
+    text: str
+    better: Contrast
+    than: Contrast
+    source: str = ""
+    measure: Measure = "score"
+    """The final score, or the area under the learning curve."""
+    margin: float | None = None
+    """With a margin the claim is that the two differ by less than it, in normalised score."""
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms it is about."""
+        return [*_arms_of(self.better), *_arms_of(self.than)]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study."""
+
+    arm: str
+    env: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Its name on disk."""
+        return f"{safe_name(self.arm)}--{safe_name(self.env)}--{self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.arm}, {self.env}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A design: every arm in every environment with every seed, each for the same env steps."""
+
+    name: str
+    envs: tuple[str, ...]
+    budget: int
+    """Environment steps of every run."""
+    seeds: tuple[int, ...]
+    arms: dict[str, dict[str, Any]]
+    """Recipe fields each arm sets, by arm."""
+    algo: str = "ppo"
+    base: dict[str, Any] = field(default_factory=dict)
+    """Recipe fields all arms share."""
+    evaluate: int = 100
+    """Episodes the final policy plays for its score; 0 takes the last 100 of training."""
+    claims: tuple[Claim, ...] = ()
+    title: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _check_lists(self)
+        for name in ("total_timesteps", "seed", "env"):
+            for arm, fields in ({"[base]": self.base} | self.arms).items():
+                if name in fields:
+                    owner = "budget" if name == "total_timesteps" else f"{name}s"
+                    raise UserError(
+                        f"arm {arm!r} sets {name}: all arms of a study share its {owner}"
+                    )
+        for claim in self.claims:
+            for arm in claim.arms:
+                if arm not in self.arms:
+                    raise UserError(
+                        f"a claim names the arm {arm!r}, which there is not."
+                        f"{nearest(arm, list(self.arms))}"
+                    )
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """Every run, seed by seed, so that a study stopped half-way has compared all arms."""
+        return [
+            Cell(arm, env, seed)
+            for seed, env, arm in itertools.product(self.seeds, self.envs, self.arms)
+        ]
+
+    def recipe(self, cell: Cell) -> Recipe:
+        """Return a cell's recipe: the environment's preset, the base, then the arm."""
+        fields = self.base | self.arms[cell.arm]
+        algo = fields.get("algo", self.algo)
+        # One thread to a run: several runs at once use the cores better than one run does.
+        machine = {"threads": 1, "env_threads": 1}
+        overrides = machine | {name: value for name, value in fields.items() if name != "algo"}
+        try:
+            recipe = preset(cell.env, algo, **overrides).replace(
+                total_timesteps=self.budget, seed=cell.seed
+            )
+            check_budget(recipe)
+        except UserError as error:
+            raise UserError(f"arm {cell.arm!r} in {cell.env}: {error}") from None
+        return recipe
+
+    def check(self, trusted: tuple[str, ...] = ()) -> None:
+        """Make every recipe, so that a mistake is found before the first run."""
+        for env in self.envs:
+            require_trusted(env, env if env in trusted else None)
+        for env, arm in itertools.product(self.envs, self.arms):
+            self.recipe(Cell(arm, env, self.seeds[0]))
+
+    def to_json(self) -> str:
+        """Return the whole design as text, the same for the same study."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Study:
+        """Read what `to_json` wrote."""
+        data = json.loads(text)
+        claims = tuple(_claim(claim) for claim in data.pop("claims"))
+        return cls(
+            **{**data, "envs": tuple(data["envs"]), "seeds": tuple(data["seeds"])}, claims=claims
+        )
+
+
+def preset_names() -> list[str]:
+    """Return the studies that come with Isobatch."""
+    folder = resources.files("isobatch.study") / "presets"
+    return sorted(
+        file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")
+    )
+
+
+def load(source: str, scale: str | None = None) -> Study:
+    """Read a study: the name of a preset, or a TOML file."""
+    if source.endswith(".toml") or Path(source).is_file():
+        try:
+            text = Path(source).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"cannot read the study {source}: {' '.join(str(error).split())}"
+            ) from None
+        return from_toml(text, Path(source).stem, scale, source)
+    if source not in preset_names():
+        raise UserError(
+            f"unknown study {source!r}; there are {', '.join(preset_names())}, or give a "
+            f".toml file.{nearest(source, preset_names())}"
+        )
+    text = (resources.files("isobatch.study") / "presets" / f"{source}.toml").read_text("utf-8")
+    return from_toml(text, source, scale or "laptop", source)
+
+
+def from_toml(text: str, name: str, scale: str | None = None, source: str = "study") -> Study:
+    """Build a study from TOML: [study], [arms] or [grid], [base], [[claims]], one per scale.
+
+    A table named after a scale, [laptop] or [paper], replaces fields of [study].
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{source}: not valid TOML: {' '.join(str(error).split())}") from None
+    _refuse_unknown(tables, {"study", "arms", "grid", "base", "claims", *SCALES}, source, "table")
+    if scale is not None and scale not in tables:
+        raise UserError(f"{source} has no [{scale}] scale")
+    settings = tables.get("study", {}) | (tables[scale] if scale else {})
+    known = {"envs", "budget", "seeds", "algo", "evaluate", "title", "note"}
+    _refuse_unknown(settings, known, source, "field of [study]")
+    for needed in ("envs", "budget", "seeds"):
+        if needed not in settings:
+            raise UserError(f"{source}: [study] has no {needed}")
+    base = tables.get("base", {})
+    arms = {**tables.get("arms", {}), **_grid(tables.get("grid", {}), source)}
+    for arm, fields in arms.items():
+        if not isinstance(fields, dict):
+            raise UserError(f"{source}: arm {arm!r} must be a table of recipe fields")
+    if not arms:
+        raise UserError(f"{source}: there are no arms: add [arms] or [grid]")
+    claims = tables.get("claims", [])
+    try:
+        return Study(
+            name=name,
+            envs=_texts(settings["envs"], "envs"),
+            budget=settings["budget"],
+            seeds=_seeds(settings["seeds"]),
+            arms=arms,
+            algo=settings.get("algo", "ppo"),
+            base=base,
+            evaluate=settings.get("evaluate", 100),
+            claims=tuple(_claim(claim) for claim in claims),
+            title=settings.get("title", ""),
+            note=settings.get("note", ""),
+        )
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+
+
+def _grid(grid: dict[str, Any], source: str) -> dict[str, dict[str, Any]]:
+    """Return an arm for every combination of the listed values."""
+    if not grid:
+        return {}
+    for name, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise UserError(f"{source}: [grid] {name} must be a list of values")
+    arms = {}
+    for values in itertools.product(*grid.values()):
+        fields = dict(zip(grid, values, strict=True))
+        arms[grid_arm(fields)] = fields
+    return arms
+
+
+def grid_arm(fields: dict[str, Any]) -> str:
+    """Return the name of a grid's arm: 8x128 for n_envs and n_steps, name=value for others."""
+    rest = dict(fields)
+    shape = ""
+    if "n_envs" in rest and "n_steps" in rest:
+        shape = f"{rest.pop('n_envs')}x{rest.pop('n_steps')}"
+    return " ".join([shape, *(f"{name}={value}" for name, value in rest.items())]).strip()
+
+
+def _claim(data: Any) -> Claim:
+    if not isinstance(data, dict):
+        raise UserError("[[claims]] must be tables")
+    known = {item.name for item in dataclasses.fields(Claim)}
+    _refuse_unknown(data, known, "[[claims]]", "field")
+    missing = {"text", "better", "than"} - set(data)
+    if missing:
+        raise UserError(f"a claim has no {sorted(missing)[0]}")
+    sides = {side: _contrast(data[side]) for side in ("better", "than")}
+    if isinstance(sides["better"], str) != isinstance(sides["than"], str):
+        raise UserError("a claim compares two arms, or two gains [arm, over arm]")
+    if data.get("measure", "score") not in ("score", "curve"):
+        raise UserError(f"a claim's measure is score or curve, got {data['measure']!r}")
+    margin = data.get("margin")
+    if margin is not None and not (isinstance(margin, int | float) and margin > 0):
+        raise UserError(f"a claim's margin must be positive, got {margin!r}")
+    return Claim(**{**data, **sides})
+
+
+def _contrast(value: Any) -> Contrast:
+    if isinstance(value, str):
+        return value
+    if (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(isinstance(v, str) for v in value)
+    ):
+        return (value[0], value[1])
+    raise UserError(f"a claim compares arms by name, or [arm, over arm], got {value!r}")
+
+
+def _arms_of(contrast: Contrast) -> list[str]:
+    return [contrast] if isinstance(contrast, str) else list(contrast)
+
+
+def _seeds(value: Any) -> tuple[int, ...]:
+    """Read a number of seeds, or a list of them."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return tuple(range(1, value + 1))
+    if (
+        isinstance(value, list)
+        and value
+        and all(isinstance(each, int) and each >= 0 for each in value)
+    ):
+        return tuple(value)
+    raise UserError(f"seeds must be a number of them or a list, got {value!r}")
+
+
+def _texts(value: Any, name: str) -> tuple[str, ...]:
+    if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+        return tuple(value)
+    raise UserError(f"{name} must be a list of names, got {value!r}")
+
+
+def _check_lists(study: Study) -> None:
+    if not isinstance(study.budget, int) or isinstance(study.budget, bool) or study.budget < 1:
+        raise UserError(f"budget must be a whole number of environment steps, got {study.budget!r}")
+    if not isinstance(study.evaluate, int) or study.evaluate < 0:
+        raise UserError(f"evaluate must be a number of episodes, got {study.evaluate!r}")
+    if study.algo not in ALGORITHMS:
+        raise UserError(f"unknown algorithm {study.algo!r}.{nearest(study.algo, list(ALGORITHMS))}")
+    for name, items in (("envs", study.envs), ("seeds", study.seeds), ("arms", list(study.arms))):
+        taken: dict[str, Any] = {}
+        for item in items:
+            other = taken.setdefault(safe_name(str(item)), item)
+            if other is not item:
+                raise UserError(f"{name} {other!r} and {item!r} have the same name on disk")
+        if len(taken) != len(items):
+            raise UserError(f"{name} has an entry twice")
+
+
+def _refuse_unknown(found: dict[str, Any], known: set[str], source: str, what: str) -> None:
+    for name in found:
+        if name not in known:
+            raise UserError(f"{source}: unknown {what} {name!r}.{nearest(name, sorted(known))}")

@@ -1,0 +1,139 @@
+"""Conducting a study: keep workers running until every cell is done or given up."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isobatch.errors import UserError
+from isobatch.store import DamagedFile
+from isobatch.study.design import Cell
+from isobatch.study.executors import Executor, Worker
+from isobatch.study.live import Progress, View
+from isobatch.study.queue import Queue
+
+POLL_SECONDS = 0.5
+MAX_STILLBORN = 5
+"""Workers in a row that end before any cell changes hands: the executor cannot run them at all."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a study stands after conducting it."""
+
+    done: int
+    failed: dict[Cell, str]
+    left: int
+    """Cells not run, because it was interrupted."""
+
+
+def conduct(queue: Queue, executor: Executor, workers: int, view: View) -> Outcome:
+    """Run a study's cells; Ctrl-C stops the workers after their iteration and returns."""
+    with _only_driver(queue.root):
+        crew: list[Worker] = []
+        view.start(queue)
+        try:
+            _run_all(queue, executor, workers, crew, view)
+        except KeyboardInterrupt:
+            view.note("stopping: the runs under way write their checkpoints")
+        finally:
+            for worker in crew:
+                worker.stop()
+            executor.close()
+            view.stop()
+    return outcome(queue)
+
+
+def outcome(queue: Queue) -> Outcome:
+    """Return how a study stands."""
+    states = queue.states()
+    failed = {cell: queue.failure(cell) for cell, status in states.items() if status == "failed"}
+    done = sum(status == "done" for status in states.values())
+    return Outcome(done, failed, len(states) - done - len(failed))
+
+
+def _run_all(
+    queue: Queue, executor: Executor, workers: int, crew: list[Worker], view: View
+) -> None:
+    watch, stillborn, before = Watch(queue), 0, queue.states()
+    while not queue.is_finished:
+        for worker in [each for each in crew if not each.is_running()]:
+            crew.remove(worker)
+            problem = worker.problem()
+            now = queue.states()
+            stillborn = stillborn + 1 if problem and now == before else 0
+            before = now
+            if problem:
+                view.note(f"a worker ended: {problem}")
+            if stillborn >= MAX_STILLBORN:
+                raise UserError(f"workers end before they begin: {problem}")
+        unfinished = sum(status in ("free", "running") for status in queue.states().values())
+        while len(crew) < min(workers, unfinished):
+            crew.append(executor.start(queue.root))
+        view.show(watch.progress())
+        time.sleep(POLL_SECONDS)
+    view.show(watch.progress())
+
+
+class Watch:
+    """Reads from the disk how far a study has come."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._scores: dict[Cell, float] = {}
+        self._began = time.monotonic()
+        self._share_at_start: float | None = None
+
+    def progress(self) -> Progress:
+        """Return the present state, with the time left by the pace since watching began."""
+        states = self._queue.states()
+        rows = {
+            cell: last_row(self._queue.run_path(cell))
+            for cell, status in states.items()
+            if status == "running"
+        }
+        for cell, status in states.items():
+            if status == "done" and cell not in self._scores:
+                try:
+                    self._scores[cell] = self._queue.result(cell).score
+                except DamagedFile:
+                    self._scores[cell] = float("nan")
+        budget = self._queue.study.budget
+        steps = sum(row.get("env_steps", 0) / budget for row in rows.values())
+        settled = sum(status in ("done", "failed") for status in states.values())
+        share = (settled + steps) / len(states)
+        if self._share_at_start is None:
+            self._share_at_start = share
+        elapsed, gained = time.monotonic() - self._began, share - self._share_at_start
+        left = elapsed * (1 - share) / gained if gained > 0 else None
+        return Progress(states, rows, dict(self._scores), share, left)
+
+
+def last_row(run: Path) -> dict[str, Any]:
+    """Return the last whole row of a run's metrics without reading all of it; {} if none."""
+    try:
+        with open(run / "metrics.jsonl", "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 8192))
+            lines = file.read().split(b"\n")
+        return json.loads(lines[-2]) if len(lines) > 1 else {}
+    except (OSError, ValueError):
+        return {}
+
+
+@contextmanager
+def _only_driver(root: Path) -> Iterator[None]:
+    """Refuse a second driver of the same study on this machine."""
+    with open(root / "queue" / ".driver", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"{root} is already being run by another process") from None
+        yield

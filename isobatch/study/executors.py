@@ -1,0 +1,230 @@
+"""Where a study's workers run: processes of this machine, a Ray cluster, or Slurm.
+
+All of them run the same `work` on the same study directory. An executor only starts workers and
+says whether they still run; which cell is whose is settled on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+from isobatch.errors import UserError
+from isobatch.study.worker import DISK_FULL, work
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+STOP_SECONDS = 60.0
+"""How long a worker asked to stop may take to finish its iteration and write its checkpoint."""
+
+
+class Worker(Protocol):
+    """A started worker."""
+
+    def is_running(self) -> bool:
+        """Say whether it still works."""
+        ...
+
+    def problem(self) -> str | None:
+        """Return what ended it, where it did not end by itself; None while it runs."""
+        ...
+
+    def stop(self) -> None:
+        """Ask it to stop, and wait until it has."""
+        ...
+
+
+class Executor(Protocol):
+    """Starts workers."""
+
+    def start(self, root: Path) -> Worker:
+        """Start one more worker on the study in `root`."""
+        ...
+
+    def close(self) -> None:
+        """Free what the executor holds."""
+        ...
+
+
+class LocalExecutor:
+    """Processes of this machine, one thread each."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def start(self, root: Path) -> Worker:
+        """Start a process; what it prints goes to logs/."""
+        self._count += 1
+        log = root / "logs" / f"worker-{os.getpid()}-{self._count}.log"
+        log.parent.mkdir(exist_ok=True)
+        return LocalWorker(root, log)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class LocalWorker:
+    """A process; it stops by itself if the one that started it dies."""
+
+    def __init__(self, root: Path, log: Path) -> None:
+        self._log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "isobatch.study.worker", str(root)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=os.environ | ONE_THREAD,
+                start_new_session=True,  # Ctrl-C is the driver's to pass on.
+            )
+
+    def is_running(self) -> bool:
+        """Say whether the process lives."""
+        return self.process.poll() is None
+
+    def problem(self) -> str | None:
+        """Return its last line of output or its signal, where it did not end well."""
+        code = self.process.poll()
+        if not code:
+            return None
+        if code == DISK_FULL:
+            raise UserError(self._last_line())
+        return f"killed by signal {-code}" if code < 0 else self._last_line()
+
+    def stop(self) -> None:
+        """Terminate it, harder if it does not listen."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _last_line(self) -> str:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+
+
+class RayExecutor:
+    """Tasks of a Ray cluster: the one RAY_ADDRESS names, or a new one on this machine's loopback.
+
+    A cluster of its own has no dashboard and asks every connection for a secret token.
+    """
+
+    def __init__(self, workers: int, address: str | None = None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise UserError("Ray is not installed: pip install 'isobatch[ray]'") from None
+        self._ray = ray
+        own = address is None and "RAY_ADDRESS" not in os.environ
+        settings: dict[str, Any] = {"address": address} if address else {}
+        if own:
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+            if os.environ["RAY_AUTH_MODE"] == "token":
+                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+            settings = {
+                "num_cpus": workers,
+                "include_dashboard": False,
+                "_node_ip_address": "127.0.0.1",
+            }
+        ray.init(
+            log_to_driver=False,
+            logging_level="ERROR",
+            runtime_env={"env_vars": ONE_THREAD},
+            **settings,
+        )
+        self._task = ray.remote(num_cpus=1, max_retries=0)(_ray_work)
+
+    def start(self, root: Path) -> Worker:
+        """Submit a task that needs one CPU."""
+        return RayWorker(self._ray, self._task.remote(str(root.resolve())))
+
+    def close(self) -> None:
+        """Leave the cluster, ending one that was started here."""
+        self._ray.shutdown()
+
+
+def _ray_work(root: str) -> None:
+    work(root)
+
+
+class RayWorker:
+    """A task of a Ray cluster."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        self._ray, self._reference = ray, reference
+
+    def is_running(self) -> bool:
+        """Say whether the task is not yet ready."""
+        return not self._ray.wait([self._reference], timeout=0)[0]
+
+    def problem(self) -> str | None:
+        """Return the error the task ended with."""
+        if self.is_running():
+            return None
+        try:
+            self._ray.get(self._reference)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise UserError(str(error.cause)) from None
+            return f"{type(error.cause).__name__}: {error.cause}"
+        except self._ray.exceptions.RayError as error:
+            return type(error).__name__
+        return None
+
+    def stop(self) -> None:
+        """Cancel the task; its run goes on from its last checkpoint another time."""
+        self._ray.cancel(self._reference, force=True)
+
+
+class SlurmExecutor:
+    """Slurm jobs through submitit, on a disk that all nodes share.
+
+    `options` are submitit's own parameters (slurm_partition=..., timeout_min=...).
+    """
+
+    def __init__(self, root: Path, options: dict[str, Any], cluster: str = "slurm") -> None:
+        try:
+            import submitit
+        except ImportError:
+            raise UserError("submitit is not installed: pip install 'isobatch[slurm]'") from None
+        self._executor = submitit.AutoExecutor(folder=root / "slurm", cluster=cluster)
+        try:
+            self._executor.update_parameters(
+                **{"name": "isobatch", "cpus_per_task": 1, "timeout_min": 24 * 60} | options
+            )
+        except (NameError, TypeError, ValueError) as error:
+            raise UserError(f"submitit: {' '.join(str(error).split())}") from None
+
+    def start(self, root: Path) -> Worker:
+        """Submit a job."""
+        return SlurmWorker(self._executor.submit(work, str(root.resolve())))
+
+    def close(self) -> None:
+        """Jobs live on without their driver: nothing is held."""
+
+
+class SlurmWorker:
+    """A Slurm job."""
+
+    def __init__(self, job: Any) -> None:
+        self.job = job
+
+    def is_running(self) -> bool:
+        """Say whether the job has not ended."""
+        return not self.job.done()
+
+    def problem(self) -> str | None:
+        """Return the last line of the error the job ended with."""
+        if self.is_running():
+            return None
+        error = self.job.exception()
+        return None if error is None else str(error).strip().splitlines()[-1]
+
+    def stop(self) -> None:
+        """Cancel the job."""
+        self.job.cancel()

@@ -1,0 +1,171 @@
+"""What a study shows while it runs: a live table in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from isobatch.study.design import Cell
+from isobatch.study.queue import Queue, Status
+
+LINE_SECONDS = 30.0
+"""Plain output gets a line about this often, and one for every run that ends."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a study has come."""
+
+    states: dict[Cell, Status]
+    running: dict[Cell, dict[str, Any]]
+    """Last row of metrics of each run under way."""
+    scores: dict[Cell, float]
+    share: float
+    """Of all environment steps, how many are taken."""
+    seconds_left: float | None
+
+    def count(self, status: Status) -> int:
+        """Return how many cells have a status."""
+        return sum(each == status for each in self.states.values())
+
+    def partial(self, arm: str, env: str) -> str:
+        """Return the mean score of the arm's finished runs in an environment, and their number."""
+        scores = [
+            score for cell, score in self.scores.items() if (cell.arm, cell.env) == (arm, env)
+        ]
+        return f"{np.mean(scores):.4g} ({len(scores)})" if scores else "-"
+
+    @property
+    def headline(self) -> str:
+        """The counts in one line."""
+        left = "" if self.seconds_left is None else f", about {duration(self.seconds_left)} left"
+        return (
+            f"{self.count('done')} done, {self.count('running')} running, "
+            f"{self.count('failed')} failed of {len(self.states)} runs, {self.share:.0%}{left}"
+        )
+
+
+class View(Protocol):
+    """Something that shows a study's progress."""
+
+    def start(self, queue: Queue) -> None:
+        """Begin to show a study."""
+        ...
+
+    def show(self, progress: Progress) -> None:
+        """Show the present state."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Say something that happened."""
+        ...
+
+    def stop(self) -> None:
+        """End the display."""
+        ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def start(self, queue: Queue) -> None:
+        """Do nothing."""
+
+    def show(self, progress: Progress) -> None:
+        """Do nothing."""
+
+    def note(self, text: str) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class Lines:
+    """A line for every run that ends, and the counts now and then."""
+
+    def start(self, queue: Queue) -> None:
+        """Take what is done already as known."""
+        self._known = {
+            cell for cell, status in queue.states().items() if status in ("done", "failed")
+        }
+        self._last = time.monotonic()
+
+    def show(self, progress: Progress) -> None:
+        """Print what is new."""
+        for cell, status in progress.states.items():
+            if status in ("done", "failed") and cell not in self._known:
+                self._known.add(cell)
+                score = f": {progress.scores[cell]:.4g}" if cell in progress.scores else ""
+                print(f"{status:6} {cell}{score}", flush=True)
+        if time.monotonic() - self._last >= LINE_SECONDS:
+            self._last = time.monotonic()
+            print(progress.headline, flush=True)
+
+    def note(self, text: str) -> None:
+        """Print it."""
+        print(text, flush=True)
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class Table:
+    """A table of arms by environments that fills with scores, and the runs under way."""
+
+    def start(self, queue: Queue) -> None:
+        """Put up the display."""
+        from rich.live import Live
+
+        self._study = queue.study
+        self._live = Live(refresh_per_second=4, transient=False)
+        self._live.start()
+
+    def show(self, progress: Progress) -> None:
+        """Refresh the table."""
+        from rich.console import Group
+        from rich.markup import escape
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        table = RichTable(title=escape(self._study.name), title_justify="left")
+        table.add_column("arm")
+        for env in self._study.envs:
+            table.add_column(escape(env), justify="right")
+        for arm in self._study.arms:
+            cells = [progress.partial(arm, env) for env in self._study.envs]
+            table.add_row(escape(arm), *cells)
+        under_way = [
+            f"  {cell}: {row.get('env_steps', 0) / self._study.budget:4.0%}"
+            + (f", return {row['episode_return']:.4g}" if row.get("episode_return") else "")
+            for cell, row in progress.running.items()
+        ]
+        self._live.update(Group(table, Text(progress.headline), *map(Text, under_way)))
+
+    def note(self, text: str) -> None:
+        """Print it above the table."""
+        self._live.console.print(text, markup=False, highlight=False)
+
+    def stop(self) -> None:
+        """Leave the last state on the screen."""
+        self._live.stop()
+
+
+def choose_view(quiet: bool) -> View:
+    """Return the view that fits where the output goes."""
+    if quiet:
+        return Silent()
+    return Table() if sys.stdout.isatty() else Lines()
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words: 40 s, 12 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

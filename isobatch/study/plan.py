@@ -1,0 +1,98 @@
+"""What a study will cost: time measured on this machine in a few seconds, and disk."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from isobatch import envs
+from isobatch.algos import ppo
+from isobatch.envs.seeds import env_seeds
+from isobatch.machine import torch_threads
+from isobatch.recipe import Recipe
+from isobatch.rollout import Collector
+from isobatch.state import TrainState
+from isobatch.study.design import Cell, Study
+from isobatch.update import chunk_rows, minibatches
+
+PROBE_STEPS = 8
+PROBE_ROWS = 512
+ROW_BYTES = 900
+"""One line of metrics."""
+COPIES = 7
+"""Model-sized tensors a finished run keeps: policy, and two checkpoints with Adam's moments."""
+START_SECONDS = 1.0
+"""Making environments and networks, writing the first and last checkpoints."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Estimated cost of one run."""
+
+    seconds: float
+    bytes: int
+
+
+def estimate(study: Study) -> dict[tuple[str, str], Cost]:
+    """Return the cost of a run of each (arm, environment), from a few steps of each."""
+    return {
+        (arm, env): run_cost(study.recipe(Cell(arm, env, study.seeds[0])), study.evaluate)
+        for env in study.envs
+        for arm in study.arms
+    }
+
+
+def run_cost(recipe: Recipe, evaluate: int = 0) -> Cost:
+    """Time some steps and one minibatch's gradient, and multiply.
+
+    Evaluation is taken to need as many steps as training did for the same episodes; without
+    knowing an episode's length, a tenth of the budget.
+    """
+    batch = recipe.batch
+    env = envs.make(recipe, env_seeds(recipe.seed, batch.n_envs))
+    try:
+        images = env.observation_layout.image
+        with torch_threads(recipe.machine.threads, images is not None):
+            step, gradient, size = _measure(recipe, env, chunk_rows(images, recipe.machine.chunk_size))
+    finally:
+        env.close()
+    iterations = recipe.total_timesteps / batch.rollout_size
+    acting = step * (recipe.total_timesteps / batch.n_envs) * (1.1 if evaluate else 1.0)
+    learning = gradient * iterations * batch.rollout_size * batch.n_epochs
+    return Cost(acting + learning + START_SECONDS, int(iterations * ROW_BYTES + COPIES * size))
+
+
+def _measure(recipe: Recipe, env: envs.BatchedEnv, chunk_size: int) -> tuple[float, float, int]:
+    """Return (seconds a step of all environments, seconds a row of gradient, bytes of weights)."""
+    device = torch.device("cpu")
+    state = TrainState.begin(recipe, env.observation_layout, env.action_layout, device, None)
+    collector = Collector(env, device, chunk_size)
+
+    def collect():
+        return collector.collect(
+            state.model, state.observation_normalizer, state.action_generator, PROBE_STEPS
+        )
+
+    collect()
+    began = time.perf_counter()
+    rollout = collect()
+    step = (time.perf_counter() - began) / PROBE_STEPS
+    stepper = ppo.make_stepper(state, recipe.replace(compile="off"), chunk_size)
+    advantages, targets = ppo.estimate(state, rollout, recipe)
+    gather = ppo.Gathering(state, rollout, advantages, targets, recipe.objective, 0.2)
+    rows = minibatches(rollout.valid, 1, state.shuffle_generator)[0]
+    size = min(recipe.batch.minibatch_size, PROBE_ROWS)
+    rows = rows.repeat(-(-size // len(rows)))[:size]
+
+    def learn() -> None:
+        gather.begin_minibatch(rows)
+        stepper.gradient(rows, gather)
+        stepper.step(0.0)
+
+    learn()
+    began = time.perf_counter()
+    learn()
+    gradient = (time.perf_counter() - began) / size
+    return step, gradient, state.parameters.vector.numel() * 4

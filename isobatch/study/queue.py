@@ -1,0 +1,321 @@
+"""The study directory: which runs are done, running, failed or free. The disk is the truth.
+
+    study.json                the design
+    runs/<arm>/<env>/<seed>/  one run directory per cell
+    queue/<cell>.claim        who is running it, touched while it lives
+    queue/<cell>.done         its result, with a hash of the metrics it came from
+    queue/<cell>.failed       why it was given up
+    queue/<cell>.attempts     one line per attempt that came to nothing
+    set-aside/                damaged or failed runs that were begun anew
+
+Every change of hands happens under one file lock, so any number of workers, drivers and machines
+on a shared disk may die at any moment: what they held is free again once its claim is stale.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from isobatch.errors import UserError
+from isobatch.store import DamagedFile, safe_name, write_atomically
+from isobatch.study.design import Cell, Study
+
+LEASE_SECONDS = 60.0
+"""A claim not touched for this long is stale, wherever its worker was."""
+HEARTBEAT_SECONDS = 5.0
+MAX_ERRORS = 3
+"""Attempts that ended in an error before a cell is given up."""
+MAX_LOSSES = 20
+"""Attempts whose worker vanished: kills cost nothing, a run that kills its workers must end."""
+
+Status = Literal["done", "running", "failed", "free"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished run came to."""
+
+    score: float
+    """The measure of the final policy: mean return over the study's evaluation episodes."""
+    training_return: float | None
+    """Mean return of the last 100 training episodes."""
+    env_steps: int
+    seconds: float
+    restarts: int
+    """How often the run was resumed."""
+    metrics_sha256: str
+    recipe_sha256: str
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a cell."""
+
+    token: str
+    host: str
+    pid: int
+    started: str
+    """The process's start, so that a reused pid is not taken for it."""
+
+    @property
+    def is_dead(self) -> bool:
+        """True where it certainly no longer runs: only a process of this machine can be seen."""
+        return self.host == socket.gethostname() and process_start(self.pid) != self.started
+
+
+class Lost(Exception):
+    """The claim went stale and another worker has the cell."""
+
+
+class Queue:
+    """The cells of a study directory."""
+
+    def __init__(self, root: str | Path, study: Study) -> None:
+        self.root, self.study = Path(root), study
+        self._folder = self.root / "queue"
+
+    @classmethod
+    def create(cls, root: str | Path, study: Study) -> Queue:
+        """Begin a study, or go on with it; a directory that holds another one is refused.
+
+        The same study with more seeds is the same study, grown.
+        """
+        root = Path(root)
+        queue = cls(root, study)
+        if (root / "study.json").exists():
+            before = read_study(root)
+            same = replace(before, seeds=study.seeds) == study
+            if not same or not set(before.seeds) <= set(study.seeds):
+                raise UserError(f"{root} holds another study ({before.name}): choose another --out")
+        elif root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise UserError(f"{root} exists and holds no study: choose another --out")
+        try:
+            queue._folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(root / "study.json", study.to_json().encode())
+        except OSError as error:
+            raise UserError(f"cannot make the study directory {root}: {error.strerror}") from None
+        return queue
+
+    @classmethod
+    def open(cls, root: str | Path) -> Queue:
+        """Open the study in a directory."""
+        return cls(root, read_study(root))
+
+    def run_path(self, cell: Cell) -> Path:
+        """Return where a cell's run is kept."""
+        return self.root / "runs" / safe_name(cell.arm) / safe_name(cell.env) / str(cell.seed)
+
+    def states(self) -> dict[Cell, Status]:
+        """Return what stands where, at a glance: claims and results are not examined."""
+        present = {entry.name for entry in os.scandir(self._folder)}
+
+        def status(cell: Cell) -> Status:
+            for kind in ("done", "failed", "claim"):
+                if f"{cell.key}.{kind}" in present:
+                    return "running" if kind == "claim" else kind
+            return "free"
+
+        return {cell: status(cell) for cell in self.study.cells}
+
+    def claim(self) -> Claim | None:
+        """Take the first cell that is free, or whose holder is gone; None where there is none."""
+        with self._locked() as now:
+            for cell, status in self.states().items():
+                if status == "running" and self._is_stale(cell, now):
+                    self._give_up(cell, "lost", "its worker vanished", MAX_LOSSES)
+                    status = self.states()[cell]
+                if status == "free":
+                    holder = Holder(uuid.uuid4().hex, socket.gethostname(), *_this_process())
+                    write_atomically(self._file(cell, "claim"), _json(asdict(holder)))
+                    return Claim(self, cell, holder)
+        return None
+
+    @property
+    def is_finished(self) -> bool:
+        """True where every cell is done or failed."""
+        return all(status in ("done", "failed") for status in self.states().values())
+
+    def result(self, cell: Cell) -> Result:
+        """Return a finished cell's result; raise `DamagedFile` where its files do not match it."""
+        file = self._file(cell, "done")
+        try:
+            result = Result(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise DamagedFile(f"{file} cannot be read: {' '.join(str(error).split())}") from None
+        for name, expected in (
+            ("metrics.jsonl", result.metrics_sha256),
+            ("recipe.toml", result.recipe_sha256),
+        ):
+            if sha256(self.run_path(cell) / name) != expected:
+                raise DamagedFile(f"{self.run_path(cell) / name} is not what the run left there")
+        return result
+
+    def failure(self, cell: Cell) -> str:
+        """Return why a cell was given up."""
+        try:
+            return json.loads(self._file(cell, "failed").read_text(encoding="utf-8"))["reason"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return "the record of its failure cannot be read"
+
+    def attempts(self, cell: Cell) -> list[dict[str, Any]]:
+        """Return the attempts that came to nothing."""
+        file = self._file(cell, "attempts")
+        if not file.exists():
+            return []
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+    def set_aside_damaged(self) -> list[str]:
+        """Move runs whose files no longer match their result out of the way, to be run again."""
+        moved = []
+        with self._locked():
+            for cell, status in self.states().items():
+                if status != "done":
+                    continue
+                try:
+                    self.result(cell)
+                except DamagedFile as error:
+                    moved.append(f"{cell}: {error}")
+                    self.set_aside(cell)
+                    self._file(cell, "done").unlink()
+        return moved
+
+    def retry_failed(self) -> int:
+        """Free the cells that were given up, to be tried anew; return how many."""
+        with self._locked():
+            failed = [cell for cell, status in self.states().items() if status == "failed"]
+            for cell in failed:
+                self.set_aside(cell)
+                self._file(cell, "attempts").unlink(missing_ok=True)
+                self._file(cell, "failed").unlink()
+        return len(failed)
+
+    def set_aside(self, cell: Cell) -> None:
+        """Move a cell's run out of the way, so that it begins anew."""
+        path = self.run_path(cell)
+        if path.exists():
+            target = self.root / "set-aside" / f"{cell.key}-{uuid.uuid4().hex[:8]}"
+            target.parent.mkdir(exist_ok=True)
+            shutil.move(path, target)
+
+    def _file(self, cell: Cell, kind: str) -> Path:
+        return self._folder / f"{cell.key}.{kind}"
+
+    def _holder(self, cell: Cell) -> Holder | None:
+        try:
+            return Holder(**json.loads(self._file(cell, "claim").read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _is_stale(self, cell: Cell, now: float) -> bool:
+        holder = self._holder(cell)
+        if holder is None or holder.is_dead:
+            return True
+        return now - self._file(cell, "claim").stat().st_mtime > LEASE_SECONDS
+
+    def _give_up(self, cell: Cell, kind: str, reason: str, limit: int) -> None:
+        """Record an attempt that came to nothing, free the cell, or give it up past the limit."""
+        with self._file(cell, "attempts").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, "reason": reason, "time": time.time()}) + "\n")
+        same = [each for each in self.attempts(cell) if each["kind"] == kind]
+        if len(same) >= limit:
+            reason = f"{reason} ({len(same)} attempts)" if len(same) > 1 else reason
+            write_atomically(self._file(cell, "failed"), _json({"kind": kind, "reason": reason}))
+        self._file(cell, "claim").unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[float]:
+        """Hold the queue; yield the disk's own time, which other machines' claims are dated by."""
+        with open(self._folder / ".lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            os.utime(file.fileno())
+            yield os.fstat(file.fileno()).st_mtime
+
+
+class Claim:
+    """A cell held by this process until it is finished, failed or released."""
+
+    def __init__(self, queue: Queue, cell: Cell, holder: Holder) -> None:
+        self.queue, self.cell, self.holder = queue, cell, holder
+        self._file = queue._file(cell, "claim")
+
+    def beat(self) -> None:
+        """Show that the worker lives; raise `Lost` where the cell is no longer its own."""
+        with self._held():
+            os.utime(self._file)
+
+    def finish(self, result: Result) -> None:
+        """Record the result."""
+        with self._held():
+            write_atomically(self.queue._file(self.cell, "done"), _json(asdict(result)))
+            self._file.unlink()
+
+    def fail(self, reason: str) -> None:
+        """Give the cell up: trying again would end the same way."""
+        with self._held():
+            self.queue._give_up(self.cell, "failed", reason, limit=1)
+
+    def error(self, reason: str) -> None:
+        """Record an error that another attempt may not meet."""
+        with self._held():
+            self.queue._give_up(self.cell, "error", reason, MAX_ERRORS)
+
+    def release(self) -> None:
+        """Let another worker go on with it."""
+        with self._held():
+            self._file.unlink()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with self.queue._locked():
+            if self.queue._holder(self.cell) != self.holder:
+                raise Lost(str(self.cell))
+            yield
+
+
+def read_study(root: str | Path) -> Study:
+    """Return the design of a study directory."""
+    file = Path(root) / "study.json"
+    try:
+        return Study.from_json(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{root} holds no study (there is no study.json in it)") from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
+
+
+def sha256(path: Path) -> str:
+    """Return a file's hash, or nothing where there is no such file."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def process_start(pid: int) -> str:
+    """Return when a process of this machine began, '' where there is none."""
+    try:
+        # The name, in brackets, may hold anything; after it come the state and, 20th, the start.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _this_process() -> tuple[int, str]:
+    return os.getpid(), process_start(os.getpid())
+
+
+def _json(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, allow_nan=False).encode()

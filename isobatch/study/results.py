@@ -1,0 +1,144 @@
+"""A study's runs as arrays: scores and learning curves by arm, environment and seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from isobatch.errors import UserError
+from isobatch.store import DamagedFile, read_metrics
+from isobatch.study.design import Cell, Contrast, Measure, Study
+from isobatch.study.queue import Queue, Result, Status
+from isobatch.study.scores import Scale, constants
+from isobatch.study.stats import Floats, area_under_curve, paired_differences
+
+Outcome = Literal["done", "failed", "damaged", "missing"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run of a study as found on disk."""
+
+    cell: Cell
+    outcome: Outcome
+    path: Path
+    result: Result | None = None
+    problem: str = ""
+    """Why there is no result to count."""
+
+
+class Results:
+    """The runs of a study that can be counted, and those that cannot."""
+
+    def __init__(self, study: Study, records: list[Record]) -> None:
+        self.study = study
+        self.records = {record.cell: record for record in records}
+
+    @classmethod
+    def load(cls, root: str | Path) -> Results:
+        """Read a study directory; files that do not match their result are never counted."""
+        queue = Queue.open(root)
+        return cls(queue.study, [_record(queue, *state) for state in queue.states().items()])
+
+    def having(self, outcome: Outcome) -> list[Record]:
+        """Return the runs with an outcome."""
+        return [record for record in self.records.values() if record.outcome == outcome]
+
+    def seeds(self, arms: list[str]) -> list[int]:
+        """Return the seeds with which all these arms are done in every environment."""
+        return [
+            seed
+            for seed in self.study.seeds
+            if all(
+                self.records[Cell(arm, env, seed)].outcome == "done"
+                for arm in arms
+                for env in self.study.envs
+            )
+        ]
+
+    @cached_property
+    def scales(self) -> dict[str, Scale]:
+        """What 0 and 1 mean in each environment: published constants, else the study's range."""
+        return {env: constants(env) or self._own_scale(env) for env in self.study.envs}
+
+    def raw(self, arm: str, env: str, measure: Measure = "score") -> dict[int, float]:
+        """Return an arm's scores in an environment as they are, by seed."""
+        return {
+            record.cell.seed: self._value(record, measure)
+            for record in self.having("done")
+            if (record.cell.arm, record.cell.env) == (arm, env)
+        }
+
+    def scores(
+        self, contrast: Contrast, seeds: list[int], measure: Measure = "score"
+    ) -> Floats:
+        """Return normalised scores [seeds, environments], or a gain by seed."""
+        if not isinstance(contrast, str):
+            arm, over = (self.scores(each, seeds, measure) for each in contrast)
+            return paired_differences(arm, over)
+        columns = []
+        for env in self.study.envs:
+            values, scale = self.raw(contrast, env, measure), self.scales[env]
+            columns.append([scale.normalized(values[seed]) for seed in seeds])
+        return np.array(columns, float).T
+
+    def metrics(self, cell: Cell) -> list[dict[str, Any]]:
+        """Return the rows of a run."""
+        if cell not in self._rows:
+            self._rows[cell] = read_metrics(self.records[cell].path)
+        return self._rows[cell]
+
+    def curve(self, cell: Cell, column: str, grid: Floats) -> Floats:
+        """Return a run's metric at the env steps of `grid`, NaN before it has a value."""
+        rows = [row for row in self.metrics(cell) if row.get(column) is not None]
+        if not rows:
+            return np.full(len(grid), np.nan)
+        steps = [row["env_steps"] for row in rows]
+        return np.interp(grid, steps, [float(row[column]) for row in rows], left=np.nan)
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The numeric metrics that every finished run logged."""
+        common: list[str] | None = None
+        for record in self.having("done"):
+            last = self.metrics(record.cell)[-1]
+            names = [name for name, value in last.items() if isinstance(value, int | float)]
+            common = names if common is None else [name for name in common if name in names]
+        return common or []
+
+    @cached_property
+    def _rows(self) -> dict[Cell, list[dict[str, Any]]]:
+        return {}
+
+    def _value(self, record: Record, measure: Measure) -> float:
+        assert record.result is not None
+        if measure == "score":
+            return record.result.score
+        rows = self.metrics(record.cell)
+        steps = [row["env_steps"] for row in rows]
+        returns = [row["episode_return"] for row in rows]
+        return area_under_curve(steps, returns, self.study.budget)
+
+    def _own_scale(self, env: str) -> Scale:
+        values = [v for arm in self.study.arms for v in self.raw(arm, env).values()]
+        if not values:
+            raise UserError(f"no run in {env} is done: there is nothing to report")
+        low, high = min(values), max(values)
+        spread = high if high > low else low + 1
+        return Scale(low, spread, "lowest and highest score of this study's own runs")
+
+
+def _record(queue: Queue, cell: Cell, status: Status) -> Record:
+    path = queue.run_path(cell)
+    if status == "failed":
+        return Record(cell, "failed", path, problem=queue.failure(cell))
+    if status != "done":
+        return Record(cell, "missing", path, problem="not run yet")
+    try:
+        return Record(cell, "done", path, queue.result(cell))
+    except DamagedFile as error:
+        return Record(cell, "damaged", path, problem=str(error))

@@ -1,0 +1,135 @@
+"""What a study says about its claims: supported, contradicted or undecided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from isobatch.study.design import Claim, Contrast
+from isobatch.study.results import Results
+from isobatch.study.stats import (
+    Floats,
+    bonferroni,
+    bootstrap_difference,
+    equivalence,
+    mean,
+    probability_of_improvement,
+    van_elteren,
+)
+
+LEVEL = 0.05
+"""The chance of a wrong verdict on any claim of a study, if none of them held."""
+FEWEST_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim and what became of it."""
+
+    claim: Claim
+    verdict: Literal["supported", "contradicted", "undecided"]
+    runs: int
+    """Seeds counted, the same for both sides."""
+    effect: float | None = None
+    """Difference of the mean normalised score, averaged over environments."""
+    low: float | None = None
+    high: float | None = None
+    """Its bootstrap interval, at the level that holds for all claims together."""
+    p: float | None = None
+    """Times the number of claims: van Elteren's, or of the equivalence test."""
+    probability: float | None = None
+    """That a run of the first beats one of the second."""
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in a line."""
+        if self.effect is None:
+            return f"{self.verdict}: {self.reason}"
+        test = "equivalence p" if self.claim.margin else "van Elteren p"
+        return (
+            f"{self.verdict}: effect {self.effect:+.3f} [{self.low:+.3f}, {self.high:+.3f}] in "
+            f"normalised {'score' if self.claim.measure == 'score' else 'area under the curve'}, "
+            f"{test} {self.p:.2g}, {self.runs} seeds; {self.reason}"
+        )
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """Judge every claim of a study; levels are Bonferroni's over all of them."""
+    claims = results.study.claims
+    seeds = [results.seeds(claim.arms) for claim in claims]
+    sides = [
+        [results.scores(side, chosen, claim.measure) for side in (claim.better, claim.than)]
+        if len(chosen) >= FEWEST_RUNS
+        else None
+        for claim, chosen in zip(claims, seeds, strict=True)
+    ]
+    p_values = bonferroni(
+        [1.0 if pair is None else _p(claim, *pair) for claim, pair in zip(claims, sides, strict=True)]
+    )
+    return [
+        Verdict(claim, "undecided", len(chosen), reason=_too_few(len(chosen)))
+        if pair is None
+        else _judge(claim, pair[0], pair[1], p, len(claims))
+        for claim, chosen, pair, p in zip(claims, seeds, sides, p_values, strict=True)
+    ]
+
+
+def _p(claim: Claim, better: Floats, than: Floats) -> float:
+    if claim.margin is None:
+        return van_elteren(better, than)[1]
+    return equivalence(better, than, claim.margin)
+
+
+def _judge(claim: Claim, better: Floats, than: Floats, p: float, claims: int) -> Verdict:
+    """Decide only where the test and the interval agree."""
+    effect = float(mean(better) - mean(than))
+    low, high = bootstrap_difference(better, than, mean, level=1 - LEVEL / claims)
+    significant = p < LEVEL
+    if claim.margin is None:
+        supported, contradicted = significant and low > 0, significant and high < 0
+        reason = _direction(supported, contradicted, significant, effect)
+    else:
+        inside = max(abs(low), abs(high)) < claim.margin
+        supported = significant and inside
+        contradicted = min(low, high) > claim.margin or max(low, high) < -claim.margin
+        reason = _sameness(supported, contradicted, claim.margin)
+    outcome = "supported" if supported else "contradicted" if contradicted else "undecided"
+    return Verdict(
+        claim,
+        outcome,
+        len(better),
+        effect,
+        float(low),
+        float(high),
+        p,
+        float(probability_of_improvement(better, than)),
+        reason,
+    )
+
+
+def _direction(supported: bool, contradicted: bool, significant: bool, effect: float) -> str:
+    if supported:
+        return "the difference is in the claimed direction"
+    if contradicted:
+        return "the difference is in the other direction"
+    if significant:
+        return "the test and the interval disagree"
+    return f"no difference shown, the estimate is {'for' if effect > 0 else 'against'} the claim"
+
+
+def _sameness(supported: bool, contradicted: bool, margin: float) -> str:
+    if supported:
+        return f"the difference is below {margin:g}"
+    if contradicted:
+        return f"the difference is above {margin:g}"
+    return f"a difference of {margin:g} is not ruled out"
+
+
+def _too_few(runs: int) -> str:
+    return f"only {runs} seeds have every run of its arms done, {FEWEST_RUNS} are needed"
+
+
+def describe(contrast: Contrast) -> str:
+    """Return a claim's side in words."""
+    return contrast if isinstance(contrast, str) else f"gain of {contrast[0]} over {contrast[1]}"

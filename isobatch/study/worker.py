@@ -1,0 +1,176 @@
+"""A worker: takes cells from a study's queue, trains them and records what they came to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from isobatch.errors import UserError
+from isobatch.recipe import Recipe
+from isobatch.store import DamagedFile, InUse
+from isobatch.study.queue import HEARTBEAT_SECONDS, Claim, Lost, Queue, Result, sha256
+
+WAIT_SECONDS = 1.0
+"""How often to look again where all that is left is in other workers' hands."""
+DISK_FULL = 28
+"""Exit code of a worker that could not write (errno ENOSPC's number)."""
+
+
+class DiskFull(UserError):
+    """There is no room for the study's files."""
+
+
+def work(root: str | Path) -> None:
+    """Run cells until none is left to run, here or anywhere.
+
+    A cell whose worker vanished becomes free again, so a worker waits for the others to finish.
+    """
+    queue = Queue.open(root)
+    while not queue.is_finished:
+        claim = queue.claim()
+        if claim is None:
+            time.sleep(WAIT_SECONDS)
+        elif run(claim) == "stopped":
+            return
+
+
+def run(claim: Claim) -> str:
+    """Train a claimed cell; return done, failed, error, lost or stopped (it was asked to)."""
+    try:
+        with _heartbeat(claim) as is_lost:
+            result = _train(claim)
+            if is_lost():
+                raise Lost
+        if result is None:
+            claim.release()
+            return "stopped"
+        claim.finish(result)
+        return "done"
+    except Lost:
+        return "lost"  # Another worker has it; what is on disk is that one's.
+    except InUse:
+        # Its former worker is only slow, not gone: let it finish.
+        _end(lambda _: claim.release(), "", "")
+        time.sleep(WAIT_SECONDS)
+        return "lost"
+    except DamagedFile as error:
+        claim.queue.set_aside(claim.cell)
+        return _end(claim.error, str(error), "error")
+    except UserError as error:
+        return _end(claim.fail, " ".join(str(error).split()), "failed")
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            claim.release()
+            raise DiskFull(f"the disk is full: {claim.queue.root} cannot be written") from error
+        return _end(claim.error, _last_line(), "error")
+    except Exception:
+        return _end(claim.error, _last_line(), "error")
+
+
+def _end(record: Callable[[str], None], reason: str, outcome: str) -> str:
+    try:
+        record(reason)
+    except Lost:
+        return "lost"
+    return outcome
+
+
+def _train(claim: Claim) -> Result | None:
+    """Train or go on with the cell's run, and evaluate it; None where it was asked to stop."""
+    from isobatch.policy import evaluate
+    from isobatch.training import resume, train
+
+    study, cell = claim.queue.study, claim.cell
+    path, recipe = claim.queue.run_path(cell), study.recipe(cell)
+    if (path / "recipe.toml").exists():
+        if Recipe.load(path / "recipe.toml") != recipe:
+            raise DamagedFile(f"{path} holds another run")
+        run = resume(path, env=cell.env, quiet=True)
+    else:
+        run = train(recipe=recipe, out=path, quiet=True)
+    if run.interrupted:
+        return None
+    last = run.metrics[-1]
+    score = last["episode_return"]
+    if study.evaluate:
+        score = evaluate(path, study.evaluate, env=cell.env).mean
+    if score is None:
+        raise UserError("no episode ended within the budget, so there is no score")
+    return Result(
+        score=score,
+        training_return=last["episode_return"],
+        env_steps=last["env_steps"],
+        seconds=last["seconds"],
+        restarts=sum(1 for row in run.metrics if row.get("resumed")),
+        metrics_sha256=sha256(path / "metrics.jsonl"),
+        recipe_sha256=sha256(path / "recipe.toml"),
+    )
+
+
+@contextmanager
+def _heartbeat(claim: Claim) -> Iterator[Callable[[], bool]]:
+    """Touch the claim while the block runs; yield whether it was lost all the same."""
+    over, lost = threading.Event(), threading.Event()
+
+    def beat() -> None:
+        while not over.wait(HEARTBEAT_SECONDS):
+            try:
+                claim.beat()
+            except Lost:
+                lost.set()
+                return
+            except OSError:
+                continue  # A full or absent disk shows itself in the run as well.
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield lost.is_set
+    finally:
+        over.set()
+        thread.join()
+
+
+def _last_line() -> str:
+    """Return the exception being handled, with where it came from, in one line."""
+    kind, error, trace = sys.exc_info()
+    place = traceback.extract_tb(trace)[-1]
+    name = kind.__name__ if kind else ""
+    return f"{name}: {' '.join(str(error).split())} ({Path(place.filename).name}:{place.lineno})"
+
+
+def _end_with_parent() -> None:
+    """Stop, as if asked to, once the process that started this one is gone."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> int:
+    """Be a local worker process: isobatch.study.worker ROOT."""
+    _end_with_parent()
+    # Between runs there is nothing to save; within one the training loop takes the signal over.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        work(sys.argv[1])
+    except DiskFull as error:
+        print(error, file=sys.stderr)
+        return DISK_FULL
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
