@@ -1,4 +1,4 @@
-"""The command line: train, resume, eval, envs."""
+"""The command line: train, resume, eval, envs; study, report, query."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ On-policy reinforcement learning in which the batch is a thing you can hold.
   resume RUN [options]   go on with a run after a stop, a kill or a crash
   eval RUN [options]     play episodes with a run's policy
   envs [NAME]            list environments, their families and presets
+
+  study NAME|FILE        compare arms over environments and seeds at one data budget
+  report STUDY           write a study's page, report.html
+  query SQL              ask the metrics of many runs at once
 
   isobatch COMMAND --help explains a command; isobatch train ENV --help shows every setting with
   the environment's own defaults.
@@ -225,9 +229,30 @@ def _report(run: Run) -> int:
     return 0
 
 
+def _study(arguments: list[str]) -> int:
+    from isobatch.study.commands import study
+
+    return study(arguments)
+
+
+def _report_study(arguments: list[str]) -> int:
+    from isobatch.study.commands import report
+
+    return report(arguments)
+
+
+def _query(arguments: list[str]) -> int:
+    from isobatch.study.commands import query
+
+    return query(arguments)
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "resume": _resume,
     "eval": _eval,
     "envs": _envs,
+    "study": _study,
+    "report": _report_study,
+    "query": _query,
 }

@@ -42,7 +42,7 @@ class Environment:
     def options(self) -> dict[str, Any]:
         """`env_options` by name, each value read as a Python literal or else as text."""
         pairs = (text.partition("=") for text in self.env_options)
-        return {name.strip(): _literal(value.strip()) for name, _, value in pairs}
+        return {name.strip(): literal(value.strip()) for name, _, value in pairs}
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,8 @@ def _named_batch(recipe: Recipe, overrides: dict[str, Any]) -> dict[str, Any]:
     return rest | {"n_minibatches": minibatch_count(n_envs * n_steps, size)}
 
 
-def _literal(text: str) -> Any:
+def literal(text: str) -> Any:
+    """Read a Python literal, or else take the text as it is."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -213,6 +213,11 @@ def from_toml(text: str, name: str, scale: str | None = None, source: str = "stu
         raise UserError(f"{source}: {error}") from None
 
 
+def with_seeds(study: Study, count: int) -> Study:
+    """Return the study with seeds 1 ... count."""
+    return dataclasses.replace(study, seeds=_seeds(count))
+
+
 def _grid(grid: dict[str, Any], source: str) -> dict[str, dict[str, Any]]:
     """Return an arm for every combination of the listed values."""
     if not grid:
@@ -300,11 +305,15 @@ def _check_lists(study: Study) -> None:
     for name, items in (("envs", study.envs), ("seeds", study.seeds), ("arms", list(study.arms))):
         taken: dict[str, Any] = {}
         for item in items:
-            other = taken.setdefault(safe_name(str(item)), item)
-            if other is not item:
-                raise UserError(f"{name} {other!r} and {item!r} have the same name on disk")
-        if len(taken) != len(items):
-            raise UserError(f"{name} has an entry twice")
+            key = safe_name(str(item))
+            if key in taken:
+                same = (
+                    "is there twice"
+                    if taken[key] == item
+                    else f"and {taken[key]!r} are one name on disk"
+                )
+                raise UserError(f"{name}: {item!r} {same}")
+            taken[key] = item
 
 
 def _refuse_unknown(found: dict[str, Any], known: set[str], source: str, what: str) -> None:

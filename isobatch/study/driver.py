@@ -20,8 +20,8 @@ from isobatch.study.live import Progress, View
 from isobatch.study.queue import Queue
 
 POLL_SECONDS = 0.5
-MAX_STILLBORN = 5
-"""Workers in a row that end before any cell changes hands: the executor cannot run them at all."""
+MAX_BROKEN = 5
+"""Workers that end in an error of their own while no run is finished: none of them can work."""
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,19 @@ def outcome(queue: Queue) -> Outcome:
 def _run_all(
     queue: Queue, executor: Executor, workers: int, crew: list[Worker], view: View
 ) -> None:
-    watch, stillborn, before = Watch(queue), 0, queue.states()
+    watch, broken, settled = Watch(queue), 0, outcome(queue).left
     while not queue.is_finished:
         for worker in [each for each in crew if not each.is_running()]:
             crew.remove(worker)
-            problem = worker.problem()
-            now = queue.states()
-            stillborn = stillborn + 1 if problem and now == before else 0
-            before = now
-            if problem:
-                view.note(f"a worker ended: {problem}")
-            if stillborn >= MAX_STILLBORN:
-                raise UserError(f"workers end before they begin: {problem}")
+            ending = worker.problem()
+            if ending is None:
+                continue
+            view.note(f"a worker ended: {ending.reason}")
+            left = outcome(queue).left
+            broken = broken + (not ending.killed) if left == settled else 0
+            settled = left
+            if broken >= MAX_BROKEN:
+                raise UserError(f"the workers cannot work: {ending.reason}")
         unfinished = sum(status in ("free", "running") for status in queue.states().values())
         while len(crew) < min(workers, unfinished):
             crew.append(executor.start(queue.root))

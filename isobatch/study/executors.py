@@ -6,12 +6,13 @@ says whether they still run; which cell is whose is settled on the disk.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from isobatch.errors import UserError
 from isobatch.study.worker import DISK_FULL, work
@@ -21,6 +22,14 @@ STOP_SECONDS = 60.0
 """How long a worker asked to stop may take to finish its iteration and write its checkpoint."""
 
 
+class Ending(NamedTuple):
+    """How a worker ended that did not end by itself."""
+
+    reason: str
+    killed: bool
+    """From outside, by a signal or with its machine; else it could not work."""
+
+
 class Worker(Protocol):
     """A started worker."""
 
@@ -28,7 +37,7 @@ class Worker(Protocol):
         """Say whether it still works."""
         ...
 
-    def problem(self) -> str | None:
+    def problem(self) -> Ending | None:
         """Return what ended it, where it did not end by itself; None while it runs."""
         ...
 
@@ -85,14 +94,16 @@ class LocalWorker:
         """Say whether the process lives."""
         return self.process.poll() is None
 
-    def problem(self) -> str | None:
+    def problem(self) -> Ending | None:
         """Return its last line of output or its signal, where it did not end well."""
         code = self.process.poll()
         if not code:
             return None
         if code == DISK_FULL:
             raise UserError(self._last_line())
-        return f"killed by signal {-code}" if code < 0 else self._last_line()
+        if code < 0:
+            return Ending(f"killed by signal {-code}", killed=True)
+        return Ending(self._last_line(), killed=False)
 
     def stop(self) -> None:
         """Terminate it, harder if it does not listen."""
@@ -114,26 +125,24 @@ class RayExecutor:
     A cluster of its own has no dashboard and asks every connection for a secret token.
     """
 
-    def __init__(self, workers: int, address: str | None = None) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise UserError("Ray is not installed: pip install 'isobatch[ray]'") from None
-        self._ray = ray
-        own = address is None and "RAY_ADDRESS" not in os.environ
-        settings: dict[str, Any] = {"address": address} if address else {}
-        if own:
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
-            if os.environ["RAY_AUTH_MODE"] == "token":
-                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    def __init__(self, workers: int) -> None:
+        settings: dict[str, Any] = {}
+        if "RAY_ADDRESS" not in os.environ:
+            # Read by Ray as it is imported, and by every process it starts.
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
             settings = {
                 "num_cpus": workers,
                 "include_dashboard": False,
                 "_node_ip_address": "127.0.0.1",
             }
+        try:
+            import ray
+        except ImportError:
+            raise UserError("Ray is not installed: pip install 'isobatch[ray]'") from None
+        self._ray = ray
         ray.init(
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             runtime_env={"env_vars": ONE_THREAD},
             **settings,
         )
@@ -162,7 +171,7 @@ class RayWorker:
         """Say whether the task is not yet ready."""
         return not self._ray.wait([self._reference], timeout=0)[0]
 
-    def problem(self) -> str | None:
+    def problem(self) -> Ending | None:
         """Return the error the task ended with."""
         if self.is_running():
             return None
@@ -171,9 +180,9 @@ class RayWorker:
         except self._ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, UserError):
                 raise UserError(str(error.cause)) from None
-            return f"{type(error.cause).__name__}: {error.cause}"
+            return Ending(f"{type(error.cause).__name__}: {error.cause}", killed=False)
         except self._ray.exceptions.RayError as error:
-            return type(error).__name__
+            return Ending(type(error).__name__, killed=True)
         return None
 
     def stop(self) -> None:
@@ -218,12 +227,14 @@ class SlurmWorker:
         """Say whether the job has not ended."""
         return not self.job.done()
 
-    def problem(self) -> str | None:
+    def problem(self) -> Ending | None:
         """Return the last line of the error the job ended with."""
         if self.is_running():
             return None
         error = self.job.exception()
-        return None if error is None else str(error).strip().splitlines()[-1]
+        if error is None:
+            return None
+        return Ending(str(error).strip().splitlines()[-1], killed=False)
 
     def stop(self) -> None:
         """Cancel the job."""

@@ -73,9 +73,7 @@ class Results:
             if (record.cell.arm, record.cell.env) == (arm, env)
         }
 
-    def scores(
-        self, contrast: Contrast, seeds: list[int], measure: Measure = "score"
-    ) -> Floats:
+    def scores(self, contrast: Contrast, seeds: list[int], measure: Measure = "score") -> Floats:
         """Return normalised scores [seeds, environments], or a gain by seed."""
         if not isinstance(contrast, str):
             arm, over = (self.scores(each, seeds, measure) for each in contrast)

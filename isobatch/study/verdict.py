@@ -65,7 +65,10 @@ def verdicts(results: Results) -> list[Verdict]:
         for claim, chosen in zip(claims, seeds, strict=True)
     ]
     p_values = bonferroni(
-        [1.0 if pair is None else _p(claim, *pair) for claim, pair in zip(claims, sides, strict=True)]
+        [
+            1.0 if pair is None else _p(claim, *pair)
+            for claim, pair in zip(claims, sides, strict=True)
+        ]
     )
     return [
         Verdict(claim, "undecided", len(chosen), reason=_too_few(len(chosen)))

@@ -1,0 +1,166 @@
+import dataclasses
+
+import pytest
+
+from isobatch.errors import UserError
+from isobatch.study.design import Cell, Study, from_toml, load, preset_names, with_seeds
+
+GOOD = """
+[study]
+envs = ["CartPole-v1", "Acrobot-v1"]
+budget = 4_096
+seeds = 3
+[base]
+n_epochs = 2
+[arms]
+narrow = { n_envs = 8, n_steps = 128 }
+wide = { n_envs = 128, n_steps = 8 }
+[[claims]]
+text = "Wide is better."
+better = "wide"
+than = "narrow"
+"""
+
+
+def edited(before, after):
+    assert before in GOOD
+    return GOOD.replace(before, after)
+
+
+def test_a_study_is_every_arm_in_every_environment_with_every_seed():
+    study = from_toml(GOOD, "mine")
+    assert len(study.cells) == 2 * 2 * 3
+    assert len(set(study.cells)) == 12
+    assert len({cell.key for cell in study.cells}) == 12
+    first_seed = study.cells[:4]
+    assert {(cell.arm, cell.env) for cell in first_seed} == {
+        (arm, env) for arm in ("narrow", "wide") for env in ("CartPole-v1", "Acrobot-v1")
+    }
+
+
+def test_a_cells_recipe_is_the_preset_then_the_base_then_the_arm():
+    study = from_toml(edited("n_epochs = 2", "n_epochs = 2\nn_steps = 4\nlearning_rate = 0.5"), "x")
+    recipe = study.recipe(Cell("wide", "Acrobot-v1", 3))
+    assert (recipe.env, recipe.seed, recipe.total_timesteps) == ("Acrobot-v1", 3, 4096)
+    assert (recipe.batch.n_envs, recipe.batch.n_steps, recipe.batch.n_epochs) == (128, 8, 2)
+    assert recipe.optimizer.learning_rate == 0.5
+    assert recipe.machine.threads == recipe.environment.env_threads == 1
+
+
+def test_an_arm_may_choose_its_algorithm_and_gets_that_algorithms_preset():
+    study = from_toml(edited("n_steps = 8 }", 'n_steps = 8, algo = "ppo-ewma" }'), "x")
+    assert study.recipe(Cell("narrow", "CartPole-v1", 1)).algo == "ppo"
+    ewma = study.recipe(Cell("wide", "CartPole-v1", 1))
+    assert ewma.algo == "ppo-ewma"
+    assert ewma.objective.advantage_normalization == "ewma"
+
+
+def test_a_grid_is_an_arm_for_every_combination():
+    grid = GOOD.partition("[arms]")[0] + "[grid]\nn_envs = [2, 4]\nn_steps = [8, 16]\ngamma = [0.9]"
+    study = from_toml(grid, "x")
+    assert list(study.arms) == [
+        "2x8 gamma=0.9", "2x16 gamma=0.9", "4x8 gamma=0.9", "4x16 gamma=0.9",
+    ]  # fmt: skip
+    assert study.recipe(Cell("4x8 gamma=0.9", "CartPole-v1", 1)).batch.n_envs == 4
+
+
+def test_json_and_back():
+    study = from_toml(GOOD, "mine")
+    assert Study.from_json(study.to_json()) == study
+
+
+def test_seeds_by_number_or_by_name():
+    assert from_toml(GOOD, "x").seeds == (1, 2, 3)
+    assert from_toml(edited("seeds = 3", "seeds = [7, 5]"), "x").seeds == (7, 5)
+    assert with_seeds(from_toml(GOOD, "x"), 5).seeds == (1, 2, 3, 4, 5)
+
+
+def test_a_scale_replaces_fields_of_the_study():
+    text = GOOD + '\n[laptop]\nbudget = 2_048\n[paper]\nseeds = 9\nenvs = ["Breakout-v5"]\n'
+    assert from_toml(text, "x", "laptop").budget == 2048
+    paper = from_toml(text, "x", "paper")
+    assert (paper.budget, len(paper.seeds), paper.envs) == (4096, 9, ("Breakout-v5",))
+    with pytest.raises(UserError, match="paper"):
+        from_toml(GOOD, "x", "paper")
+
+
+MISTAKES = {
+    "unknown table": ("[base]", "[bass]", "base"),
+    "unknown setting": ("budget =", "bugdet =", "budget"),
+    "no budget": ("budget = 4_096", "", "budget"),
+    "budget not a number": ("4_096", '"much"', "budget"),
+    "no seeds": ("seeds = 3", "seeds = 0", "seeds"),
+    "env twice": ('"Acrobot-v1"', '"CartPole-v1"', "twice"),
+    "arm no table": ("narrow = {", "thin = 3\nnarrow = {", "thin"),
+    "claim about no arm": ('better = "wide"', 'better = "wild"', "wide"),
+    "claim of one gain": ('better = "wide"', 'better = ["wide", "narrow"]', "two gains"),
+    "claim's measure": ('than = "narrow"', 'than = "narrow"\nmeasure = "luck"', "measure"),
+    "claim's margin": ('than = "narrow"', 'than = "narrow"\nmargin = -1', "margin"),
+    "arm sets the budget": ("n_steps = 8 }", "n_steps = 8, total_timesteps = 5 }", "budget"),
+    "arm sets the seed": ("n_steps = 8 }", "n_steps = 8, seed = 5 }", "seeds"),
+    "not TOML": ("[arms]", "[arms", "TOML"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_the_file_is_one_clear_line(mistake):
+    before, after, expected = MISTAKES[mistake]
+    with pytest.raises(UserError, match=expected) as raised:
+        from_toml(edited(before, after), "x", source="x.toml")
+    assert "x.toml" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+LATER_MISTAKES = {
+    "unknown field of an arm": ("n_steps = 8 }", "n_stesp = 8 }", ["wide", "n_steps"]),
+    "unknown environment": ("Acrobot-v1", "Acrobat-v1", ["Acrobot-v1"]),
+    "budget below an arm's rollout": ("4_096", "1_000", ["narrow", "1000", "1024"]),
+    "impossible batch": ("n_envs = 128,", "n_envs = 0,", ["wide", "n_envs"]),
+    "a module": ('"Acrobot-v1"', '"evil:Env-v0"', ["evil", "--env"]),
+}
+
+
+@pytest.mark.parametrize("mistake", LATER_MISTAKES)
+def test_a_mistake_in_a_recipe_is_found_before_the_first_run(mistake):
+    before, after, expected = LATER_MISTAKES[mistake]
+    study = from_toml(edited(before, after), "x")
+    with pytest.raises(UserError) as raised:
+        study.check()
+    assert all(word in str(raised.value) for word in expected)
+
+
+def test_arms_whose_names_meet_on_disk_are_refused():
+    with pytest.raises(UserError, match="one name on disk"):
+        from_toml(edited("wide = {", '"narrow " = {'), "x")
+
+
+@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_every_preset_can_be_made_at_both_scales_and_says_what_it_tests(name, scale):
+    study = load(name, scale)
+    study.check()
+    assert study.title
+    assert study.claims
+    assert all(claim.source for claim in study.claims)
+
+
+def test_presets_of_the_issue_are_there():
+    expected = {
+        "n-vs-t", "scale-envs", "scale-steps", "epochs", "shared-vs-dual", "ewma", "exploration",
+    }  # fmt: skip
+    assert expected <= set(preset_names())
+
+
+def test_unknown_preset_names_the_nearest():
+    with pytest.raises(UserError, match="n-vs-t"):
+        load("n-vs-s")
+    with pytest.raises(UserError, match="cannot read"):
+        load("nowhere.toml")
+
+
+def test_the_arms_of_ewma_differ_in_the_proximal_policy_alone():
+    study = load("ewma")
+    ppo, ewma = (study.recipe(Cell(arm, "CartPole-v1", 1)) for arm in ("ppo", "ppo-ewma"))
+    different = {name for name, value in ppo.values.items() if ewma.values[name] != value}
+    assert different == {"algo", "proximal_decay"}
+    assert dataclasses.replace(study).claims == study.claims
