@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,11 +49,16 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"isobatch: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print("isobatch: the disk is full; what was written so far is whole", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("isobatch: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        return 0
 
 
 def _train(arguments: list[str]) -> int:

@@ -37,7 +37,8 @@ def connect(root: str | Path) -> duckdb.DuckDBPyConnection:
         database.execute(
             "create table metrics as select replace(file, '/metrics.jsonl', '') as run, "
             "* exclude (file) from read_json(?, format = 'newline_delimited', "
-            "union_by_name = true, filename = 'file', ignore_errors = true, sample_size = -1)",
+            "union_by_name = true, filename = 'file', ignore_errors = true, sample_size = -1) "
+            "where iterations is not null",
             [files],
         )
     return database

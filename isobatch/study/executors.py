@@ -18,6 +18,8 @@ from isobatch.errors import UserError
 from isobatch.study.worker import DISK_FULL, work
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+OWN_RAY = {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Ask for a token, and listen on loopback only, which Ray ties to this setting on every system."""
 STOP_SECONDS = 60.0
 """How long a worker asked to stop may take to finish its iteration and write its checkpoint."""
 
@@ -129,7 +131,7 @@ class RayExecutor:
         settings: dict[str, Any] = {}
         if "RAY_ADDRESS" not in os.environ:
             # Read by Ray as it is imported, and by every process it starts.
-            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+            os.environ |= OWN_RAY | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
             settings = {
                 "num_cpus": workers,
                 "include_dashboard": False,
@@ -201,12 +203,11 @@ class SlurmExecutor:
             import submitit
         except ImportError:
             raise UserError("submitit is not installed: pip install 'isobatch[slurm]'") from None
-        self._executor = submitit.AutoExecutor(folder=root / "slurm", cluster=cluster)
+        settings = {"name": "isobatch", "cpus_per_task": 1, "timeout_min": 24 * 60} | options
         try:
-            self._executor.update_parameters(
-                **{"name": "isobatch", "cpus_per_task": 1, "timeout_min": 24 * 60} | options
-            )
-        except (NameError, TypeError, ValueError) as error:
+            self._executor = submitit.AutoExecutor(folder=root / "slurm", cluster=cluster)
+            self._executor.update_parameters(**settings)
+        except (NameError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"submitit: {' '.join(str(error).split())}") from None
 
     def start(self, root: Path) -> Worker:

@@ -1,0 +1,141 @@
+"use strict";
+
+// What goes wrong is kept on the page itself, for whoever looks there.
+const problems = [];
+function keep(problem) {
+  problems.push(problem);
+  document.documentElement.dataset.problems = problems.join("\n");
+}
+addEventListener("error", (event) => keep(event.message));
+addEventListener("unhandledrejection", (event) => keep(String(event.reason)));
+document.addEventListener("securitypolicyviolation", (event) =>
+  keep(`${event.effectiveDirective}: ${event.blockedURI}`),
+);
+
+const PRINT = { ink: "#1b1f24", line: "#d9dee4", paper: "#ffffff" };
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const touch = matchMedia("(pointer: coarse)").matches;
+
+function screenColours() {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  return { ink: colour("--ink"), line: colour("--line"), paper: colour("--paper") };
+}
+
+function template({ ink, line, paper }) {
+  const axis = { gridcolor: line, zerolinecolor: line, linecolor: line };
+  return {
+    layout: {
+      font: { family: "system-ui, sans-serif", size: 13, color: ink },
+      paper_bgcolor: paper,
+      plot_bgcolor: paper,
+      hoverlabel: { bgcolor: paper, bordercolor: line, font: { color: ink } },
+      xaxis: axis,
+      yaxis: axis,
+    },
+  };
+}
+
+function escaped(text) {
+  return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+}
+
+function draw(plot, { data, layout }) {
+  // Dragging on a touch screen scrolls the page.
+  const dragmode = touch ? false : "zoom";
+  const themed = { ...layout, template: template(screenColours()), dragmode };
+  return Plotly.react(plot, data, themed, { responsive: true, displayModeBar: false });
+}
+
+async function download(plot, format, name) {
+  const { width, height } = plot.getBoundingClientRect();
+  const layout = { ...plot.layout, template: template(PRINT) };
+  const options = { format, width, height, scale: format === "png" ? 2 : 1 };
+  const link = document.createElement("a");
+  link.href = await Plotly.toImage({ data: plot.data, layout }, options);
+  link.download = `${name}.${format}`;
+  link.click();
+}
+
+function showRuns(plots, visible) {
+  for (const plot of plots) {
+    const runs = plot.data.flatMap((trace, index) => (trace.meta === "run" ? [index] : []));
+    if (runs.length) Plotly.restyle(plot, { visible }, runs);
+  }
+}
+
+function withMetric(figure, column, curves, points) {
+  const along = (curve) => (Array.isArray(curve) ? curve : Array(points).fill(curve));
+  const data = figure.data.map((trace, arm) => ({ ...trace, y: along(curves[arm]) }));
+  const title = { ...figure.layout.yaxis.title, text: escaped(column) };
+  return { data, layout: { ...figure.layout, yaxis: { ...figure.layout.yaxis, title } } };
+}
+
+function sortBy(header) {
+  const body = header.closest("table").tBodies[0];
+  const descending = header.getAttribute("aria-sort") === "ascending";
+  for (const other of header.parentElement.cells) other.removeAttribute("aria-sort");
+  header.setAttribute("aria-sort", descending ? "descending" : "ascending");
+  const value = (row) => {
+    const cell = row.cells[header.cellIndex];
+    return cell.dataset.value ?? cell.textContent;
+  };
+  const compare = (a, b) => value(a).localeCompare(value(b), "en", { numeric: true });
+  const byNumber = (a, b) => Number(value(a)) - Number(value(b));
+  const numeric = header.classList.contains("n");
+  const absent = (row) => numeric && (value(row) === "" || isNaN(value(row)));
+  const rows = [...body.rows].sort((a, b) => {
+    if (absent(a) || absent(b)) return absent(a) - absent(b);
+    return (numeric ? byNumber(a, b) : compare(a, b)) * (descending ? -1 : 1);
+  });
+  body.append(...rows);
+}
+
+function openRecipe() {
+  const target = document.getElementById(location.hash.slice(1));
+  if (target instanceof HTMLDetailsElement) target.open = true;
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  const page = JSON.parse(document.getElementById("page").textContent);
+  const select = document.getElementById("metric");
+  const plots = new Map();
+
+  function drawMetric() {
+    const { values, points, figures } = page.metrics;
+    figures.forEach((name, env) => {
+      const curves = values[select.value][env];
+      draw(plots.get(name), withMetric(page.figures[name], select.value, curves, points));
+    });
+  }
+
+  function drawAll() {
+    for (const [name, plot] of plots) draw(plot, page.figures[name]);
+    if (select) drawMetric();
+    showRuns(plots.values(), document.getElementById("single-runs").checked);
+  }
+
+  for (const element of document.querySelectorAll("[data-figure]")) {
+    const name = element.dataset.figure;
+    const plot = element.querySelector(".plot");
+    plots.set(name, plot);
+    for (const button of element.querySelectorAll("button")) {
+      button.addEventListener("click", () =>
+        download(plot, button.dataset.format, `${page.name}-${name}`),
+      );
+    }
+  }
+
+  drawAll();
+  dark.addEventListener("change", drawAll);
+  select?.addEventListener("change", drawMetric);
+  document
+    .getElementById("single-runs")
+    .addEventListener("change", (event) => showRuns(plots.values(), event.target.checked));
+  for (const header of document.querySelectorAll(".sortable th")) {
+    header.addEventListener("click", () => sortBy(header));
+  }
+  addEventListener("hashchange", openRecipe);
+  openRecipe();
+  document.documentElement.dataset.drawn = plots.size;
+});

@@ -1,0 +1,262 @@
+"""From a study directory to the text of its page."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from isobatch.errors import UserError
+from isobatch.report import again, figures, summary
+from isobatch.store import safe_name
+from isobatch.study.design import Cell, Study
+from isobatch.study.results import Record, Results
+from isobatch.study.stats import Estimate, Floats
+from isobatch.study.verdict import LEVEL, Verdict, describe, verdicts
+
+SYMBOLS = {"supported": "✓", "contradicted": "✗", "undecided": "?"}
+FIRST_METRIC = "entropy"
+"""Shown until the reader chooses another."""
+
+
+def render(root: str | Path) -> str:
+    """Return the page of the study in a directory."""
+    results = Results.load(root)
+    shown = summary.countable(results)
+    environment = Environment(
+        loader=PackageLoader("isobatch.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "interval": interval}
+    scores, curves, metrics = _scores(results, shown), _curves(shown), _metrics(shown)
+    data = {
+        "name": safe_name(results.study.name),
+        "figures": scores["drawn"] | curves["drawn"] | metrics["drawn"],
+        "metrics": metrics["means"],
+    }
+    return environment.get_template("template.html").render(
+        **_head(results, str(root)),
+        **_runs(results),
+        **_again(results.study),
+        scores=scores,
+        curves=curves,
+        metrics=metrics,
+        data=embedded(data),
+        style=_file("style.css"),
+        script=_file("app.js"),
+        plotly=_plotly(),
+    )
+
+
+def number(value: float | None) -> str:
+    """Return a number with four significant digits, or a dash for none."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def interval(estimate: Estimate) -> str:
+    """Return an estimate as 0.123 [0.100, 0.150], without brackets where there is no interval."""
+    if math.isnan(estimate.low):
+        return f"{estimate.value:.3f}"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def embedded(data: Any) -> Markup:
+    """Return JSON that no text in it can break out of: markup is written as escapes."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for mark in "<>&":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return Markup(text)
+
+
+def _head(results: Results, root: str) -> dict[str, Any]:
+    study = results.study
+    judged = verdicts(results)
+    return {
+        "study": study,
+        "counts": {kind: len(results.having(kind)) for kind in _OUTCOMES},
+        "left_out": _left_out(results, root),
+        "verdicts": [_card(verdict) for verdict in judged],
+        "verdict_level": f"{100 * (1 - LEVEL / max(1, len(judged))):.3g}%",
+        "arms": {arm: _settings(fields) for arm, fields in study.arms.items()},
+        "base": _settings(study.base),
+    }
+
+
+_OUTCOMES = ("done", "failed", "damaged", "missing")
+
+
+def _left_out(results: Results, root: str) -> list[dict[str, Any]]:
+    """Group the runs that are not counted by what became of them and why."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for outcome in _OUTCOMES[1:]:
+        for record in results.having(outcome):
+            # A page is passed on: where the study lay on this machine is nobody's business.
+            reason = record.problem.replace(f"{root.rstrip('/')}/", "")
+            groups.setdefault((outcome, reason), []).append(record.cell)
+    return [
+        {"outcome": outcome, "reason": reason, "cells": cells}
+        for (outcome, reason), cells in groups.items()
+    ]
+
+
+def _card(verdict: Verdict) -> dict[str, Any]:
+    claim = verdict.claim
+    return {
+        "verdict": verdict,
+        "symbol": SYMBOLS[verdict.verdict],
+        "sides": f"{describe(claim.better)} against {describe(claim.than)}",
+        "unit": "normalised score"
+        if claim.measure == "score"
+        else "normalised area under the curve",
+        "test": "equivalence test" if claim.margin else "van Elteren test",
+    }
+
+
+def _settings(fields: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in fields.items())
+
+
+def _scores(results: Results, shown: Results) -> dict[str, Any]:
+    """Return what comes of the final scores of the seeds with which every arm is complete."""
+    seeds = results.seeds(list(results.study.arms))
+    scores = summary.complete_scores(results)
+    aggregates = summary.aggregates(scores)
+    drawn = {safe_name(name): figures.aggregate(name, each) for name, each in aggregates.items()}
+    shapes = summary.shape_scores(results, scores)
+    if shapes:
+        drawn["shapes"] = figures.shapes(shapes)
+    pairs = {}
+    if len(seeds) >= summary.FEWEST_SEEDS:
+        at, pairs = summary.thresholds(scores), summary.improvements(scores)
+        drawn["profiles"] = figures.profiles(summary.profiles(scores, at), at)
+    if pairs:
+        drawn["improvement"] = figures.improvement(list(scores), pairs)
+    return {
+        "seeds": seeds,
+        "fewest": summary.FEWEST_SEEDS,
+        "aggregates": aggregates,
+        "pairs": pairs,
+        "drawn": drawn,
+        "scales": shown.scales,
+        "means": _means(shown),
+    }
+
+
+def _means(results: Results) -> dict[str, list[str]]:
+    """Return each environment's mean score, deviation and number of runs, arm by arm."""
+
+    def text(values: list[float]) -> str:
+        if len(values) < 2:
+            return number(values[0]) if values else "-"
+        return f"{number(float(np.mean(values)))} ± {number(float(np.std(values, ddof=1)))}"
+
+    study = results.study
+    runs = {env: [list(results.raw(arm, env).values()) for arm in study.arms] for env in study.envs}
+    return {env: [f"{text(v)} ({len(v)})" for v in values] for env, values in runs.items()}
+
+
+def _curves(results: Results) -> dict[str, Any]:
+    """Return the learning curves, environment by environment."""
+    study = results.study
+    at = summary.step_grid(study.budget, summary.CURVE_POINTS)
+    return {
+        "fewest": summary.FEWEST_CURVES,
+        "drawn": {f"curves-{safe_name(env)}": _learning(results, env, at) for env in study.envs},
+    }
+
+
+def _metrics(results: Results) -> dict[str, Any]:
+    """Return the mean curves of every metric, and a figure per environment to show one in."""
+    study = results.study
+    columns = [column for column in results.columns if column != "env_steps"]
+    at = summary.step_grid(study.budget, summary.metric_points(results, columns))
+    drawn = {
+        f"metric-{safe_name(env)}": figures.metric(env, list(study.arms), study.budget, at)
+        for env in study.envs
+    }
+    means = summary.metric_means(results, columns, at)
+    return {
+        "columns": columns,
+        "first": FIRST_METRIC if FIRST_METRIC in columns else (columns or [""])[0],
+        "drawn": drawn if columns else {},
+        "means": {"points": len(at), "values": _compact(means), "figures": list(drawn)},
+    }
+
+
+def _learning(results: Results, env: str, at: Floats) -> figures.Figure:
+    runs = {
+        arm: summary.run_curves(results, arm, env, "episode_return", at)
+        for arm in results.study.arms
+    }
+    bands = {arm: summary.mean_band(curves) for arm, curves in runs.items() if curves}
+    return figures.learning(env, results.study.budget, runs, bands, at)
+
+
+def _compact(means: dict[str, list[list[Floats]]]) -> dict[str, list[list[Any]]]:
+    """Return curves as lists; one that never changes as its one number."""
+
+    def short(curve: Floats) -> Any:
+        values = figures.rounded(curve)
+        return values[0] if values and len(set(values)) == 1 else values
+
+    return {
+        column: [[short(curve) for curve in arms] for arms in envs]
+        for column, envs in means.items()
+    }
+
+
+def _runs(results: Results) -> dict[str, Any]:
+    """Return the table of runs, and each recipe in it once."""
+    recipes: dict[str, dict[str, Any]] = {}
+    rows = []
+    for record in results.records.values():
+        text = _recipe(results.study, record)
+        name = f"{record.cell.arm}, {record.cell.env}"
+        recipe = recipes.setdefault(text, {"id": f"recipe-{len(recipes) + 1}", "names": []})
+        if name not in recipe["names"]:
+            recipe["names"].append(name)
+        rows.append({"record": record, "result": record.result, "recipe": recipe["id"]})
+    return {"rows": rows, "recipes": recipes}
+
+
+def _recipe(study: Study, record: Record) -> str:
+    """Return a run's recipe without its seed: as it was run, else as it would be."""
+    try:
+        if record.outcome == "done":
+            text = (record.path / "recipe.toml").read_text(encoding="utf-8")
+        else:
+            text = study.recipe(record.cell).to_toml()
+    except UserError as error:
+        return f"# {error}\n"
+    return re.sub(r"^seed = .*\n", "", text, count=1, flags=re.MULTILINE)
+
+
+def _again(study: Study) -> dict[str, Any]:
+    return {
+        "command": again.command(study),
+        "is_preset": again.is_preset(study),
+        "design": again.design(study),
+        "versions": again.versions(),
+    }
+
+
+def _file(name: str) -> Markup:
+    return Markup((resources.files("isobatch.report") / name).read_text("utf-8"))
+
+
+def _plotly() -> Markup:
+    from plotly.offline import get_plotlyjs
+
+    return Markup(get_plotlyjs())

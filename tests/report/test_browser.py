@@ -1,0 +1,277 @@
+"""The page in a real browser: Chromium, spoken to over its debugging pipe."""
+
+import dataclasses
+import fcntl
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as xml
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_page import HOSTILE, SHAPES, STUDY, write_study
+
+from isobatch import report
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium found: the page is not tested in a browser"
+)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+    "--no-first-run", "--disable-dev-shm-usage", "--remote-debugging-pipe",
+)  # fmt: skip
+# The browser reads commands from descriptor 3 and answers on 4, which subprocess cannot arrange.
+LAUNCH = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3), os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+PATIENCE = 30.0
+
+
+class Browser:
+    """Chromium with one page open."""
+
+    def __init__(self, folder: Path) -> None:
+        self.downloads = folder / "downloads"
+        commands, self._commands = _pipe()
+        self._answers, answers = _pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, str(commands), str(answers), str(CHROMIUM), *FLAGS,
+             f"--user-data-dir={folder / 'profile'}", "about:blank"],
+            pass_fds=(commands, answers), stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(commands)
+        os.close(answers)
+        self._session, self._count, self._unread = None, 0, b""
+        self.requests: list[str] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        self.call("Network.enable")
+        allowed = {"behavior": "allow", "downloadPath": str(self.downloads)}
+        self.call("Browser.setDownloadBehavior", **allowed)
+
+    def open(self, path: Path) -> None:
+        """Show a page and wait until its figures are drawn."""
+        self.call("Page.navigate", url=path.as_uri())
+        self.wait("document.documentElement?.dataset.drawn")
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Send a command and return its answer."""
+        self._count += 1
+        command = {"id": self._count, "method": method, "params": params}
+        if self._session:
+            command["sessionId"] = self._session
+        os.write(self._commands, json.dumps(command).encode() + b"\0")
+        while True:
+            message = self._next()
+            if message.get("method") == "Network.requestWillBeSent":
+                self.requests.append(message["params"]["request"]["url"])
+            if message.get("id") == self._count:
+                assert "error" not in message, message
+                return message["result"]
+
+    def run(self, script: str) -> Any:
+        """Return what a JavaScript expression comes to."""
+        answer = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def wait(self, script: str) -> Any:
+        """Wait until an expression is true."""
+        over = time.monotonic() + PATIENCE
+        while not (value := self.run(script)):
+            assert time.monotonic() < over, f"waited in vain for {script}"
+            time.sleep(0.02)
+        return value
+
+    def close(self) -> None:
+        """End the browser, which it takes the end of its commands for."""
+        os.close(self._commands)
+        self._process.wait(PATIENCE)
+        os.close(self._answers)
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._unread:
+            assert select.select([self._answers], [], [], PATIENCE)[0], "the browser is silent"
+            read = os.read(self._answers, 1 << 20)
+            assert read, "the browser has ended"
+            self._unread += read
+        message, _, self._unread = self._unread.partition(b"\0")
+        return json.loads(message)
+
+
+def _pipe() -> tuple[int, int]:
+    """Return a pipe's ends, clear of the descriptors that the browser wants."""
+    ends = os.pipe()
+    high = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
+    for end in ends:
+        os.close(end)
+    return high[0], high[1]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    root = tmp_path_factory.mktemp("browser")
+    arms = {HOSTILE if arm == "8x64" else arm: fields for arm, fields in SHAPES.items()}
+    study = dataclasses.replace(STUDY, arms=arms, claims=())
+    write_study(root / "study", study)
+    page = report.write(root / "study")
+    browser = Browser(root)
+    try:
+        browser.open(page)
+        yield browser
+        assert browser.run("document.documentElement.dataset.problems") is None
+    finally:
+        browser.close()
+
+
+def plot(name: str) -> str:
+    return f"document.querySelector('[data-figure=\"{name}\"] .plot')"
+
+
+def test_every_figure_is_drawn(browser):
+    names = browser.run(
+        "[...document.querySelectorAll('[data-figure]')].map(f => f.dataset.figure)"
+    )
+    assert names == [
+        "IQM", "Mean", "Optimality-gap", "profiles", "curves-Breakout-v5", "curves-Pong-v5",
+        "improvement", "metric-Breakout-v5", "metric-Pong-v5", "shapes",
+    ]  # fmt: skip
+    for name in names:
+        shapes = browser.run(f"{plot(name)}.querySelectorAll('.plot path, .plot image').length")
+        assert shapes > 0, name
+    assert browser.run("document.documentElement.dataset.problems") is None
+
+
+def test_nothing_is_fetched(browser):
+    assert [url for url in browser.requests if url.startswith("file:")]
+    assert not [
+        url for url in browser.requests if url.partition(":")[0] not in ("file", "data", "blob")
+    ]
+    assert len({url for url in browser.requests if url.startswith("file:")}) == 1
+
+
+def test_names_are_shown_as_they_are(browser):
+    legend = browser.run(
+        f"[...{plot('profiles')}.querySelectorAll('.legendtext')].map(t => t.textContent)"
+    )
+    assert HOSTILE in [text.replace("\n", "") for text in legend]
+    assert browser.run("document.scripts.length") == 3
+
+
+def test_intervals_and_heat_map_numbers_are_visible(browser):
+    assert browser.run(f"{plot('IQM')}.querySelectorAll('.errorbar').length") == 4
+    texts = browser.run(
+        f"[...{plot('shapes')}.querySelectorAll('.heatmap-label')].map(t => t.textContent)"
+    )
+    assert len(texts) == 4
+    assert all(0 < float(text) < 1 for text in texts)
+
+
+def test_the_metric_chosen_is_drawn(browser):
+    show = f"[{plot('metric-Pong-v5')}.layout.yaxis.title.text, {plot('metric-Pong-v5')}.data[2].y]"
+    path = f"{plot('metric-Pong-v5')}.querySelector('.js-line').getAttribute('d')"
+    before, drawn = browser.run(show), browser.run(path)
+    assert before[0] == "entropy"
+    browser.run(
+        "{const s = document.getElementById('metric'); s.value = 'metric_1';"
+        "s.dispatchEvent(new Event('change'));}"
+    )
+    after = browser.run(show)
+    assert after[0] == "metric_1"
+    values = browser.run("JSON.parse(document.getElementById('page').textContent).metrics.values")
+    assert after[1] == values["metric_1"][1][2]
+    assert browser.wait(f"{path} !== {json.dumps(drawn)}")
+
+
+def test_single_runs_appear_when_asked_for(browser):
+    lines = f"{plot('curves-Pong-v5')}.querySelectorAll('.scatterlayer .js-line').length"
+    assert browser.run(lines) < 16
+    browser.run("document.getElementById('single-runs').click()")
+    assert browser.run(lines) > 16
+    browser.run("document.getElementById('single-runs').click()")
+    assert browser.run(lines) < 16
+
+
+@pytest.mark.parametrize("name", ["IQM", "curves-Pong-v5", "shapes"])
+def test_figures_download_as_svg(browser, name):
+    content = download(browser, name, "svg")
+    root = xml.fromstring(content)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"IQM": "16x128", "curves-Pong-v5": "training return", "shapes": "steps, T"}[
+        name
+    ] in texts
+
+
+def test_figures_download_as_png(browser):
+    content = download(browser, "profiles", "png")
+    assert content.startswith(b"\x89PNG")
+    width = int.from_bytes(content[16:20], "big")
+    assert width == 2 * round(browser.run(f"{plot('profiles')}.getBoundingClientRect().width"))
+
+
+def download(browser, name: str, kind: str) -> bytes:
+    """Press a figure's button and return the file that comes of it."""
+    browser.run(f"document.querySelector('[data-figure=\"{name}\"] [data-format={kind}]').click()")
+    file, over = browser.downloads / f"shapes-{name}.{kind}", time.monotonic() + PATIENCE
+    while not file.exists():
+        assert time.monotonic() < over, f"{file.name} was not downloaded"
+        time.sleep(0.02)
+    return file.read_bytes()
+
+
+def test_a_header_sorts_by_number(browser):
+    header = "[...document.querySelectorAll('.sortable th')].find(h => h.textContent === 'score')"
+    column = (
+        "[...document.querySelectorAll('.sortable tbody tr')].map(r => +r.cells[3].dataset.value)"
+    )
+    browser.run(f"{header}.click()")
+    ascending = browser.run(column)
+    assert ascending == sorted(ascending)
+    browser.run(f"{header}.click()")
+    assert browser.run(column) == ascending[::-1]
+
+
+def test_a_run_leads_to_its_recipe(browser):
+    assert not browser.run("document.getElementById('recipe-2').open")
+    browser.run("document.querySelector('a[href=\"#recipe-2\"]').click()")
+    assert browser.wait("document.getElementById('recipe-2').open")
+
+
+def test_a_narrow_window_needs_no_sideways_scrolling(browser):
+    browser.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=360,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=True,
+    )
+    try:
+        browser.wait(f"{plot('profiles')}.querySelector('.main-svg').width.baseVal.value < 360")
+        assert browser.run("document.documentElement.scrollWidth") == 360
+    finally:
+        browser.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_figures_follow_a_dark_page(browser):
+    ink = f"getComputedStyle({plot('profiles')}.querySelector('.xtitle')).fill"
+    light = browser.run(ink)
+    feature = {"name": "prefers-color-scheme", "value": "dark"}
+    browser.call("Emulation.setEmulatedMedia", features=[feature])
+    try:
+        assert browser.wait(f"{ink} !== '{light}' && {ink}") == "rgb(228, 231, 235)"
+    finally:
+        browser.call("Emulation.setEmulatedMedia", features=[])

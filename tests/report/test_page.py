@@ -1,0 +1,451 @@
+import dataclasses
+import html
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isobatch import report
+from isobatch.errors import UserError
+from isobatch.report import again
+from isobatch.study.design import Cell, Claim, Study, from_toml, load
+from isobatch.study.queue import Queue, Result, sha256
+from isobatch.study.results import Results
+from isobatch.study.stats import (
+    bootstrap_ci,
+    bootstrap_pair_ci,
+    iqm,
+    mean,
+    optimality_gap,
+    performance_profile,
+    probability_of_improvement,
+)
+from isobatch.study.verdict import verdicts
+
+SHAPES = {
+    "8x64": {"n_envs": 8, "n_steps": 64},
+    "8x128": {"n_envs": 8, "n_steps": 128},
+    "16x64": {"n_envs": 16, "n_steps": 64},
+    "16x128": {"n_envs": 16, "n_steps": 128},
+}
+STUDY = Study(
+    name="shapes",
+    title="Four shapes",
+    note="The same budget in four shapes.",
+    envs=("Breakout-v5", "Pong-v5"),
+    budget=20_000,
+    seeds=(1, 2, 3, 4),
+    arms=SHAPES,
+    base={"n_minibatches": 4},
+    evaluate=10,
+    claims=(
+        Claim("More environments are better.", "16x128", "8x64", "a book, page 7"),
+        Claim("Longer rollouts are the same.", "8x128", "8x64", margin=0.3),
+        Claim("Width gains more than length.", ("16x64", "8x64"), ("8x128", "8x64")),
+        Claim("Short and narrow learns faster.", "8x64", "16x128", measure="curve"),
+    ),
+)
+HOSTILE = "<script>alert(1)</script>"
+
+
+def write_study(root: Path, study: Study, columns: int = 3, rows: int = 10) -> Results:
+    """Write a study directory as if all its runs had been trained."""
+    Queue.create(root, study)
+    for cell in study.cells:
+        write_run(root, study, cell, columns, rows)
+    return Results.load(root)
+
+
+def write_run(root: Path, study: Study, cell: Cell, columns: int = 3, rows: int = 10) -> None:
+    queue = Queue.open(root)
+    path = queue.run_path(cell)
+    path.mkdir(parents=True)
+    recipe = study.recipe(cell)
+    (path / "recipe.toml").write_text(recipe.to_toml())
+    random = np.random.default_rng([list(study.arms).index(cell.arm), cell.seed, len(cell.env)])
+    score = 2.0 + list(study.arms).index(cell.arm) + random.normal()
+    lines = [
+        {
+            "env_steps": study.budget * (row + 1) // rows,
+            "episode_return": None if row == 0 else score * row / rows,
+            "entropy": 1 / (row + 1),
+            "n_envs": recipe.batch.n_envs,
+            **{f"metric_{index}": random.normal() for index in range(columns)},
+            "time": "2026-01-01T00:00:00",
+        }
+        for row in range(rows)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = Result(
+        score=score,
+        training_return=lines[-1]["episode_return"],
+        env_steps=study.budget,
+        seconds=12.5,
+        restarts=0,
+        metrics_sha256=sha256(path / "metrics.jsonl"),
+        recipe_sha256=sha256(path / "recipe.toml"),
+    )
+    queue_file(root, cell, "done").write_text(json.dumps(dataclasses.asdict(result)))
+
+
+def queue_file(root: Path, cell: Cell, kind: str) -> Path:
+    return root / "queue" / f"{cell.key}.{kind}"
+
+
+def fail(root: Path, cell: Cell, reason: str) -> None:
+    queue_file(root, cell, "done").unlink()
+    queue_file(root, cell, "failed").write_text(json.dumps({"kind": "failed", "reason": reason}))
+
+
+class Elements(HTMLParser):
+    """A page as a browser reads it: its elements, each script, and the text of the rest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self._inside: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self._inside.append(tag)
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        if tag in ("script", "style"):
+            self._inside.pop()
+
+    def handle_data(self, data):
+        if self._inside:
+            self.scripts[-1] += data
+        else:
+            self.text += f" {data}"
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text.split())
+
+    @property
+    def data(self) -> dict:
+        return json.loads(next(text for text in self.scripts if text.startswith('{"name"')))
+
+
+def elements(root: Path) -> Elements:
+    return Elements(report.write(root).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory):
+    root = tmp_path_factory.mktemp("complete") / "study"
+    results = write_study(root, STUDY, rows=100)
+    return results, elements(root)
+
+
+def test_title_and_counts(complete):
+    _, page = complete
+    assert "Four shapes The same budget in four shapes. 4 arms" in page.words
+    assert re.search(r"4 arms \S 2 environments \S 4 seeds", page.words)
+    assert "20,000 environment steps each" in page.words
+    assert "32 done , 0 failed , 0 damaged , 0 missing" in page.words
+    assert "left out" not in page.words
+
+
+def test_verdicts_come_first_with_their_numbers(complete):
+    results, page = complete
+    place = 0
+    for verdict in verdicts(results):
+        place = page.words.index(verdict.claim.text, place)
+        card = page.words[place : place + 500]
+        assert page.words[:place].rstrip().endswith(verdict.verdict)
+        effect = f"{verdict.effect:+.3f} [{verdict.low:+.3f}, {verdict.high:+.3f}]"
+        assert effect in card
+        assert f"adjusted {verdict.p:.2g}" in card
+        assert f"improvement {verdict.probability:.3f}" in card
+        assert f"seeds {verdict.runs}" in card
+        assert verdict.claim.source in card
+    assert place < page.words.index("Aggregate over environments")
+    assert "at 98.8%" in page.words
+    assert "gain of 16x64 over 8x64 against gain of 8x128 over 8x64" in page.words
+    assert "effect, normalised area under the curve" in page.words
+    assert {verdict.verdict for verdict in verdicts(results)} == {"supported", "contradicted"}
+
+
+def test_aggregates_are_those_of_the_scores(complete):
+    results, page = complete
+    for arm in STUDY.arms:
+        scores = results.scores(arm, [1, 2, 3, 4])
+        row = f"{arm} " + " ".join(
+            f"{statistic(scores):.3f} [{low:.3f}, {high:.3f}]"
+            for statistic in (iqm, mean, optimality_gap)
+            for low, high in [bootstrap_ci(scores, statistic)]
+        )
+        assert row in page.words
+    dots = page.data["figures"]["IQM"]["data"]
+    expected = [iqm(results.scores(arm, [1, 2, 3, 4])) for arm in STUDY.arms]
+    assert [dot["x"][0] for dot in dots] == pytest.approx(expected, rel=1e-3)
+    _, high = bootstrap_ci(results.scores("8x64", [1, 2, 3, 4]))
+    assert dots[0]["x"][0] + dots[0]["error_x"]["array"][0] == pytest.approx(high, rel=1e-3)
+
+
+def test_scales_say_what_0_and_1_are(complete):
+    _, page = complete
+    assert "Breakout-v5 1.7 30.5 random and human play" in page.words
+    assert "Pong-v5 -20.7 14.6 random and human play" in page.words
+
+
+def test_profiles_are_those_of_the_scores(complete):
+    results, page = complete
+    band, line = page.data["figures"]["profiles"]["data"][:2]
+    scores = results.scores("8x64", [1, 2, 3, 4])
+    at = line["x0"] + line["dx"] * np.arange(101)
+    assert line["y"] == pytest.approx(performance_profile(scores, at), abs=1e-3)
+    assert (line["y"][0], line["y"][-1]) == (1, 0)
+    low, high = bootstrap_ci(scores, lambda array: performance_profile(array, at))
+    assert band["y"] == pytest.approx([*high, *low[::-1]], abs=1e-3)
+
+
+def test_learning_curves_are_means_over_runs(complete):
+    results, page = complete
+    traces = page.data["figures"]["curves-Pong-v5"]["data"]
+    runs = [trace for trace in traces if trace.get("meta") == "run"]
+    assert len(runs) == 16
+    assert not any(trace["visible"] for trace in runs)
+    line = next(trace for trace in traces if trace.get("name") == "8x128" and trace not in runs)
+    at = np.linspace(0, 20_000, 101)[1:]
+    curves = [
+        results.curve(Cell("8x128", "Pong-v5", seed), "episode_return", at) for seed in STUDY.seeds
+    ]
+    expected = np.mean(curves, axis=0)
+    assert [math.nan if y is None else y for y in line["y"]] == pytest.approx(
+        expected, rel=1e-3, abs=1e-4, nan_ok=True
+    )
+    assert line["x0"] == at[0]
+    band = traces[traces.index(line) - 1]
+    half = 3.182446 * np.std(curves, axis=0, ddof=1)[-1] / 2
+    assert max(band["y"]) == pytest.approx(expected[-1] + half, rel=1e-3)
+
+
+def test_improvement_has_every_pair_with_its_interval(complete):
+    results, page = complete
+    x, y = (results.scores(arm, [1, 2, 3, 4]) for arm in ("8x64", "16x128"))
+    low, high = bootstrap_pair_ci(x, y)
+    row = f"8x64 16x128 {probability_of_improvement(x, y):.3f} [{low:.3f}, {high:.3f}]"
+    assert row in page.words
+    assert len(page.data["figures"]["improvement"]["data"]) == 6
+
+
+def test_many_arms_make_a_matrix_of_improvement(tmp_path):
+    arms = {f"rate {rate}": {"learning_rate": rate * 1e-4} for rate in range(1, 7)}
+    study = dataclasses.replace(STUDY, arms=arms, claims=(), seeds=(1, 2))
+    results = write_study(tmp_path / "study", study)
+    (matrix,) = elements(tmp_path / "study").data["figures"]["improvement"]["data"]
+    x, y = (results.scores(arm, [1, 2]) for arm in ("rate 2", "rate 5"))
+    assert matrix["z"][1][4] == pytest.approx(probability_of_improvement(x, y), abs=1e-3)
+    assert matrix["z"][4][1] == pytest.approx(1 - matrix["z"][1][4], abs=1e-3)
+    assert matrix["z"][3][3] is None
+
+
+def test_metrics_are_means_over_runs(complete):
+    results, page = complete
+    metrics = page.data["metrics"]
+    assert list(metrics["values"]) == [
+        "episode_return", "entropy", "n_envs", "metric_0", "metric_1", "metric_2"
+    ]  # fmt: skip
+    pong, sixteen = STUDY.envs.index("Pong-v5"), list(STUDY.arms).index("16x64")
+    at = np.linspace(0, 20_000, metrics["points"] + 1)[1:]
+    curves = [results.curve(Cell("16x64", "Pong-v5", seed), "metric_1", at) for seed in STUDY.seeds]
+    assert metrics["values"]["metric_1"][pong][sixteen][-1] == pytest.approx(
+        np.mean(curves, axis=0)[-1], rel=1e-3
+    )
+    assert metrics["values"]["n_envs"][pong] == [8, 8, 16, 16]
+
+
+def test_heat_map_has_a_score_per_shape(complete):
+    results, page = complete
+    figure = page.data["figures"]["shapes"]
+    expected = [
+        [mean(results.scores(f"{n}x{t}", [1, 2, 3, 4])) for n in (8, 16)] for t in (64, 128)
+    ]
+    assert np.array(figure["data"][0]["z"]) == pytest.approx(np.array(expected), rel=1e-3)
+    assert figure["layout"]["xaxis"]["ticktext"] == ["8", "16"]
+    assert figure["layout"]["yaxis"]["ticktext"] == ["64", "128"]
+
+
+def test_arms_of_one_length_make_no_heat_map(tmp_path):
+    arms = {f"{n}x64": {"n_envs": n, "n_steps": 64} for n in (4, 8, 16, 32)}
+    write_study(tmp_path / "study", dataclasses.replace(STUDY, arms=arms, claims=(), seeds=(1, 2)))
+    page = elements(tmp_path / "study")
+    assert "shapes" not in page.data["figures"]
+    assert "rollout's shape" not in page.words
+
+
+def test_every_run_is_listed_with_its_recipe(complete):
+    results, page = complete
+    rows = re.findall(
+        r"(\S+) (Breakout|Pong)-v5 (\d) (\S+) (\S+) 20,000 12.5 0 done recipe (\d)", page.words
+    )
+    assert len(rows) == 32
+    for arm, env, seed, score, training, recipe in rows:
+        result = results.records[Cell(arm, f"{env}-v5", int(seed))].result
+        assert result is not None
+        assert (score, training) == (f"{result.score:.4g}", f"{result.training_return:.4g}")
+        assert f"recipe {recipe}: {arm}, {env}-v5 env" in page.words
+    assert page.words.count("total_timesteps = 20000") == 8
+    assert "seed = " not in page.words
+
+
+def test_failed_damaged_and_missing_runs_are_listed_and_not_counted(tmp_path):
+    root = tmp_path / "study"
+    write_study(root, STUDY)
+    failed, damaged, missing = (
+        Cell("8x64", "Pong-v5", 1), Cell("8x128", "Breakout-v5", 2), Cell("8x64", "Breakout-v5", 2)
+    )  # fmt: skip
+    fail(root, failed, "training diverged <here>")
+    with (Queue.open(root).run_path(damaged) / "metrics.jsonl").open("a") as file:
+        file.write('{"env_steps": 1, "episode_return": 1e9}\n')
+    queue_file(root, missing, "done").unlink()
+    page = elements(root)
+    assert "29 done , 1 failed , 1 damaged , 1 missing" in page.words
+    assert f"failed : {failed}. training diverged <here>" in page.words
+    assert f"damaged : {damaged}. runs/8x128/Breakout-v5/2/metrics.jsonl is not what" in page.words
+    assert f"missing : {missing}." in page.words
+    assert "left out of every number" in page.words
+    assert str(tmp_path) not in page.text
+    assert "2 of 4 seeds" in page.words
+    results = Results.load(root)
+    assert f"8x64 {iqm(results.scores('8x64', [3, 4])):.3f} [" in page.words
+    traces = page.data["figures"]["curves-Breakout-v5"]["data"]
+    assert sum(trace.get("meta") == "run" for trace in traces) == 14
+    assert max(max(y for y in trace["y"] if y is not None) for trace in traces) < 1e3
+    assert re.search(r"8x64 Pong-v5 1 - - - - - failed", page.words)
+
+
+def test_a_study_without_a_complete_seed_still_has_a_page(tmp_path):
+    root = tmp_path / "study"
+    study = dataclasses.replace(STUDY, envs=(*STUDY.envs, "MiniGrid-Empty-5x5-v0"))
+    Queue.create(root, study)
+    write_run(root, study, Cell("8x64", "Pong-v5", 1))
+    page = elements(root)
+    assert "No seed has every run" in page.words
+    assert "Only 0 seeds have every run" in page.words
+    assert "47 missing" in page.words
+    assert list(page.data["figures"]) == ["curves-Pong-v5", "metric-Pong-v5"]
+
+
+def test_one_complete_seed_gets_no_intervals(tmp_path):
+    study = dataclasses.replace(STUDY, seeds=(7,))
+    results = write_study(tmp_path / "study", study)
+    page = elements(tmp_path / "study")
+    value = f"{iqm(results.scores('8x64', [7])):.3f}"
+    assert re.search(rf"8x64 {re.escape(value)} \S+ \S+ 8x128", page.words)
+    assert "One seed allows no interval" in page.words
+    assert "error_x" not in page.data["figures"]["IQM"]["data"][0]
+    assert not {"profiles", "improvement"} & set(page.data["figures"])
+
+
+def test_nothing_done_is_said(tmp_path):
+    Queue.create(tmp_path / "study", STUDY)
+    with pytest.raises(UserError, match="no run of the study is done"):
+        report.write(tmp_path / "study")
+    with pytest.raises(UserError, match="holds no study"):
+        report.write(tmp_path)
+    assert not list(tmp_path.rglob("*.html"))
+
+
+def test_names_from_files_are_text(tmp_path):
+    option = "level=</script><!--<img src=x onerror=alert(2)>"
+    study = dataclasses.replace(
+        STUDY,
+        name=f"{HOSTILE}",
+        title=f"Title {HOSTILE}",
+        arms={HOSTILE: {"env_options": [option]}, "<b>bold</b> & %{x}": {}},
+        claims=(Claim(f"Claim {HOSTILE}", HOSTILE, "<b>bold</b> & %{x}", f"source {HOSTILE}"),),
+    )
+    root = tmp_path / "study"
+    write_study(root, study, columns=0)
+    for path in root.glob("runs/*/*/*/metrics.jsonl"):
+        text = path.read_text().replace('"entropy"', '"<i>entropy</script>"')
+        path.write_text(text)
+    for cell in study.cells:
+        file = queue_file(root, cell, "done")
+        metrics = Queue.open(root).run_path(cell) / "metrics.jsonl"
+        file.write_text(
+            json.dumps(json.loads(file.read_text()) | {"metrics_sha256": sha256(metrics)})
+        )
+    page = elements(root)
+    tags = [tag for tag, _ in page.tags]
+    assert tags.count("script") == 3
+    assert not {"img", "b", "i"} & set(tags)
+    assert f"Title {HOSTILE}" in page.words
+    assert f"Claim {HOSTILE}" in page.words
+    assert option in page.words
+    assert "<i>entropy</script>" in page.data["metrics"]["values"]
+    names = [trace["name"] for trace in page.data["figures"]["metric-Pong-v5"]["data"]]
+    assert html.unescape("".join(names).replace("<br>", "")) == f"{HOSTILE}<b>bold</b> & %{{x}}"
+    assert not any("<script" in name or "<b>" in name for name in names)
+
+
+def test_the_page_loads_nothing(complete):
+    _, page = complete
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "img", "iframe", "base", "object", "form")
+        assert "src" not in attributes
+        assert (attributes.get("href") or "#").startswith("#")
+    style = page.scripts[0]
+    assert "url(" not in style
+    assert "@import" not in style
+    policy = [
+        attributes["content"]
+        for _, attributes in page.tags
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy[0] is not None
+    assert policy[0].startswith("default-src 'none'")
+    assert "http" not in policy[0]
+
+
+def test_a_hundred_runs_stay_below_six_megabytes(tmp_path):
+    # Arms cost more than seeds: each has curves of every metric, a recipe and pairs.
+    rates = {f"rate {rate}": {"learning_rate": 1e-4 * (rate + 1)} for rate in range(50)}
+    study = dataclasses.replace(STUDY, arms=rates, envs=("Pong-v5",), seeds=(1, 2), claims=())
+    write_study(tmp_path / "study", study, columns=26, rows=50)
+    assert report.write(tmp_path / "study").stat().st_size < 6_000_000
+
+
+def test_the_same_study_gives_the_same_page(tmp_path):
+    study = dataclasses.replace(STUDY, seeds=(1, 2))
+    write_study(tmp_path / "study", study)
+    first = report.write(tmp_path / "study").read_bytes()
+    assert report.write(tmp_path / "study", tmp_path / "other.html").read_bytes() == first
+    with pytest.raises(UserError, match="cannot write the page"):
+        report.write(tmp_path / "study", tmp_path / "absent" / "page.html")
+
+
+def test_command_of_a_preset():
+    assert again.command(load("n-vs-t", "paper")) == "isobatch study n-vs-t --scale paper"
+    more = dataclasses.replace(load("n-vs-t"), seeds=tuple(range(1, 51)))
+    assert again.command(more) == "isobatch study n-vs-t --scale laptop --seeds 50"
+    assert again.command(dataclasses.replace(more, budget=7)) == "isobatch study n-vs-t.toml"
+
+
+def test_design_makes_the_study_again(complete):
+    _, page = complete
+    assert "isobatch study shapes.toml" in page.words
+    assert from_toml(again.design(STUDY), "shapes") == STUDY
+    assert html.escape("[[claims]]") in page.text
+    assert again.command(dataclasses.replace(STUDY, name="a b")) == "isobatch study 'a b.toml'"
+    own = dataclasses.replace(STUDY, envs=("module:Id-v0", "gymnasium:Acrobot-v1"))
+    assert again.command(own) == "isobatch study shapes.toml --env module:Id-v0"
+
+
+def test_a_design_that_toml_cannot_say_is_shown_as_json():
+    study = dataclasses.replace(STUDY, base={"max_grad_norm": None})
+    assert again.command(study) == ""
+    assert Study.from_json(again.design(study)) == study

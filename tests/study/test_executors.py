@@ -1,0 +1,143 @@
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from isobatch.errors import UserError
+from isobatch.study.design import from_toml
+from isobatch.study.driver import conduct
+from isobatch.study.executors import LocalExecutor, RayExecutor, SlurmExecutor
+from isobatch.study.live import Silent
+from isobatch.study.queue import Queue
+from isobatch.study.worker import DISK_FULL
+
+TOML = """
+[study]
+envs = ["CartPole-v1"]
+budget = 512
+seeds = 2
+evaluate = 2
+[base]
+n_minibatches = 2
+n_epochs = 1
+[arms]
+a = { n_envs = 4, n_steps = 16 }
+b = { n_envs = 16, n_steps = 4 }
+"""
+
+
+@pytest.fixture
+def queue(tmp_path):
+    return Queue.create(tmp_path / "study", from_toml(TOML, "small"))
+
+
+def listening(names):
+    """Return the addresses that processes of these names listen on."""
+    lines = subprocess.run(["ss", "-ltnp"], capture_output=True, text=True).stdout.splitlines()
+    return [line.split()[3] for line in lines if any(f'"{name}' in line for name in names)]
+
+
+def test_ray_runs_a_study_on_loopback_with_a_token_and_leaves_nothing(tmp_path):
+    file = tmp_path / "small.toml"
+    file.write_text(TOML)
+    command = [sys.executable, "-m", "isobatch", "study", str(file), "--cluster", "ray"]
+    command += ["--workers", "2", "--out", str(tmp_path / "study"), "--quiet"]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    seen, tokens = set(), set()
+    while driver.poll() is None:
+        seen.update(listening(("gcs_server", "raylet", "ray::")))
+        tokens.update(_settings_of("raylet"))
+        time.sleep(0.5)
+    output = driver.communicate()[0]
+    assert driver.returncode == 0, output
+    queue = Queue.open(tmp_path / "study")
+    assert set(queue.states().values()) == {"done"}
+    assert seen, "Ray was never seen to listen"
+    assert all("127.0.0.1" in address for address in seen), seen
+    assert tokens == {("token", 64)}
+    assert not listening(("gcs_server", "raylet", "ray::"))
+
+
+def _settings_of(name):
+    """Return (authentication mode, length of the token) of running processes of a name."""
+    found = set()
+    pids = subprocess.run(["pgrep", "-x", name], capture_output=True, text=True).stdout.split()
+    for pid in pids:
+        try:
+            entries = open(f"/proc/{pid}/environ", "rb").read().decode().split("\0")  # noqa: SIM115
+        except OSError:
+            continue
+        settings = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+        found.add((settings.get("RAY_AUTH_MODE"), len(settings.get("RAY_AUTH_TOKEN", ""))))
+    return found
+
+
+def test_submitit_runs_a_study(queue):
+    executor = SlurmExecutor(queue.root, {"timeout_min": 5}, cluster="local")
+    outcome = conduct(queue, executor, 1, Silent())
+    assert (outcome.done, outcome.failed, outcome.left) == (4, {}, 0)
+
+
+def test_unknown_parameters_of_submitit_are_one_clear_line(queue):
+    with pytest.raises(UserError, match="submitit"):
+        SlurmExecutor(queue.root, {"colour": "red"}, cluster="local")
+
+
+@pytest.mark.skipif(shutil.which("srun") is not None, reason="there is a Slurm here")
+def test_no_slurm_here_is_one_clear_line(queue):
+    with pytest.raises(UserError, match="srun"):
+        SlurmExecutor(queue.root, {})
+
+
+def test_missing_extras_say_how_to_get_them(queue, monkeypatch):
+    for name in ("ray", "submitit"):
+        monkeypatch.setitem(sys.modules, name, None)
+    before = dict(os.environ)
+    with pytest.raises(UserError, match=r"isobatch\[ray\]"):
+        RayExecutor(1)
+    with pytest.raises(UserError, match=r"isobatch\[slurm\]"):
+        SlurmExecutor(queue.root, {})
+    os.environ.clear()
+    os.environ.update(before)
+
+
+FULL = """
+import errno, sys
+import isobatch.study.worker as worker
+
+def full(claim):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+worker._train = full
+sys.exit(worker.main())
+"""
+
+
+def test_a_full_disk_ends_the_study_in_one_line_and_frees_the_cell(queue, tmp_path):
+    found = subprocess.run(
+        [sys.executable, "-c", FULL, str(queue.root)], capture_output=True, text=True
+    )
+    assert found.returncode == DISK_FULL
+    assert found.stderr.strip().splitlines() == [
+        f"the disk is full: {queue.root} cannot be written"
+    ]
+    assert set(queue.states().values()) == {"free"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_study_on_a_disk_that_fills_up_stops_and_says_so(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this system mounts no tmpfs")
+    try:
+        queue = Queue.create(disk / "study", from_toml(TOML, "small"))
+        with pytest.raises(UserError, match="disk is full"):
+            conduct(queue, LocalExecutor(), 1, Silent())
+        assert "failed" not in queue.states().values()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

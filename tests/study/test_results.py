@@ -1,0 +1,121 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from fakes import finish_study
+
+from isobatch.errors import UserError
+from isobatch.study.design import Cell, from_toml
+from isobatch.study.queue import Queue
+from isobatch.study.results import Results
+from isobatch.study.scores import constants
+
+STUDY = from_toml(
+    """
+    [study]
+    envs = ["CartPole-v1", "gymnasium:Blackjack-v1"]
+    budget = 400
+    seeds = 3
+    [arms]
+    a = { n_envs = 2, n_steps = 8 }
+    b = { n_envs = 4, n_steps = 4 }
+    """,
+    "small",
+)
+OWN = dataclasses.replace(STUDY, envs=("CartPole-v1", "gymnasium:CliffWalking-v1"))
+
+
+def score(cell):
+    return {"a": 100.0, "b": 200.0}[cell.arm] + 10 * cell.seed + len(cell.env)
+
+
+@pytest.fixture
+def root(tmp_path):
+    finish_study(tmp_path / "study", STUDY, score)
+    return tmp_path / "study"
+
+
+def test_scores_are_normalised_by_the_environments_constants(root):
+    results = Results.load(root)
+    scale = constants("CartPole-v1")
+    assert scale is not None
+    scores = results.scores("a", [1, 3])
+    assert scores.shape == (2, 2)
+    expected = (score(Cell("a", "CartPole-v1", 3)) - scale.low) / (scale.high - scale.low)
+    assert scores[1, 0] == pytest.approx(expected)
+
+
+def test_without_constants_the_studys_own_range_is_the_scale_and_is_named(root, monkeypatch):
+    monkeypatch.setattr("isobatch.study.results.constants", lambda env: None)
+    results = Results.load(root)
+    both = np.concatenate([results.scores(arm, [1, 2, 3]) for arm in ("a", "b")])
+    assert both.min(0).tolist() == [0.0, 0.0]
+    assert both.max(0).tolist() == [1.0, 1.0]
+    assert "own" in results.scales["CartPole-v1"].source
+
+
+def test_equal_scores_everywhere_do_not_divide_by_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("isobatch.study.results.constants", lambda env: None)
+    finish_study(tmp_path / "study", STUDY, lambda cell: 5.0)
+    assert (Results.load(tmp_path / "study").scores("a", [1, 2, 3]) == 0).all()
+
+
+def test_a_gain_is_the_difference_by_seed(root):
+    results = Results.load(root)
+    gain = results.scores(("b", "a"), [1, 2, 3])
+    expected = results.scores("b", [1, 2, 3]) - results.scores("a", [1, 2, 3])
+    np.testing.assert_allclose(gain, expected)
+    assert (gain > 0).all()
+
+
+def test_the_curve_is_its_mean_height(root):
+    # The return is unknown at 100 steps, then s/2, 3s/4, s at 200, 300, 400 of 400.
+    final = score(Cell("a", "CartPole-v1", 2))
+    expected = final * (0.5 * 200 + 0.625 * 100 + 0.875 * 100) / 400
+    assert Results.load(root).raw("a", "CartPole-v1", "curve")[2] == pytest.approx(expected)
+
+
+def test_metrics_between_rows_are_interpolated_and_unknown_before_the_first(root):
+    cell = Cell("b", "CartPole-v1", 1)
+    curve = Results.load(root).curve(cell, "episode_return", np.array([150.0, 250.0, 400.0]))
+    assert np.isnan(curve[0])
+    np.testing.assert_allclose(curve[1:], [0.625 * score(cell), score(cell)])
+    assert Results.load(root).columns == ["env_steps", "iterations", "episode_return", "entropy"]
+
+
+def test_failed_missing_and_damaged_runs_are_told_and_left_out(root):
+    queue = Queue.open(root)
+    failed, missing, damaged = (Cell("a", "CartPole-v1", seed) for seed in (1, 2, 3))
+    for cell in (failed, missing):
+        queue._file(cell, "done").unlink()
+    claim = queue.claim()
+    assert claim is not None
+    assert claim.cell == failed
+    claim.fail("it diverged")
+    with (queue.run_path(damaged) / "metrics.jsonl").open("a") as file:
+        file.write("{}\n")
+    results = Results.load(root)
+    outcomes = {cell: results.records[cell].outcome for cell in (failed, missing, damaged)}
+    assert outcomes == {failed: "failed", missing: "missing", damaged: "damaged"}
+    assert "it diverged" in results.records[failed].problem
+    assert "metrics.jsonl" in results.records[damaged].problem
+    assert len(results.having("done")) == 9
+    assert results.seeds(["a"]) == []
+    assert results.seeds(["b"]) == [1, 2, 3]
+    assert results.raw("a", "CartPole-v1") == {}
+
+
+def test_a_seed_counts_where_every_run_of_the_arms_is_done(root):
+    queue = Queue.open(root)
+    queue._file(Cell("a", "gymnasium:Blackjack-v1", 2), "done").unlink()
+    results = Results.load(root)
+    assert results.seeds(["a"]) == [1, 3]
+    assert results.seeds(["a", "b"]) == [1, 3]
+
+
+def test_no_run_done_is_one_clear_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("isobatch.study.results.constants", lambda env: None)
+    Queue.create(tmp_path / "study", STUDY)
+    results = Results.load(tmp_path / "study")
+    with pytest.raises(UserError, match="nothing to report"):
+        _ = results.scales

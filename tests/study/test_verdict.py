@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+from fakes import finish_study
+
+from isobatch.study.design import from_toml
+from isobatch.study.queue import Queue
+from isobatch.study.results import Results
+from isobatch.study.stats import equivalence, mean, van_elteren
+from isobatch.study.verdict import verdicts
+
+HEAD = """
+[study]
+envs = ["CartPole-v1", "Acrobot-v1"]
+budget = 400
+seeds = 8
+[arms]
+a = { n_envs = 2, n_steps = 8 }
+b = { n_envs = 4, n_steps = 4 }
+c = { n_envs = 4, n_steps = 8 }
+d = { n_envs = 8, n_steps = 8 }
+"""
+CLAIM = '[[claims]]\ntext = "{text}"\nbetter = {better}\nthan = {than}\n{extra}\n'
+
+
+def claim(better, than, extra="", text="so it is"):
+    quoted = [
+        str(list(side)) if isinstance(side, tuple) else f'"{side}"' for side in (better, than)
+    ]
+    return CLAIM.format(text=text, better=quoted[0], than=quoted[1], extra=extra)
+
+
+def judged(tmp_path, claims, level):
+    """Return the verdicts of a study whose arms have these mean scores, and noise of 0.05."""
+    study = from_toml(HEAD + "".join(claims), "x")
+    noise = np.random.default_rng(0)
+
+    def score(cell):
+        normalised = level[cell.arm] + 0.05 * noise.standard_normal()
+        return {"CartPole-v1": 500 * normalised, "Acrobot-v1": -500 + 400 * normalised}[cell.env]
+
+    finish_study(tmp_path / "study", study, score)
+    return verdicts(Results.load(tmp_path / "study"))
+
+
+LEVELS = {"a": 0.3, "b": 0.6, "c": 0.6, "d": 0.6}
+
+
+def test_a_clear_difference_supports_or_contradicts_and_none_leaves_it_undecided(tmp_path):
+    found = judged(tmp_path, [claim("b", "a"), claim("a", "b"), claim("b", "c")], LEVELS)
+    assert [each.verdict for each in found] == ["supported", "contradicted", "undecided"]
+    first, second, third = found
+    assert first.effect == pytest.approx(0.3, abs=0.05)
+    assert first.low is not None
+    assert first.low > 0
+    assert first.probability == 1.0
+    assert second.effect == pytest.approx(-first.effect)
+    assert third.low is not None
+    assert third.high is not None
+    assert third.low < 0 < third.high
+    assert all(each.runs == 8 for each in found)
+
+
+def test_levels_are_bonferronis(tmp_path):
+    found = judged(tmp_path, [claim("b", "a"), claim("b", "c"), claim("c", "d")], LEVELS)
+    results = Results.load(tmp_path / "study")
+    seeds = list(range(1, 9))
+    b, c = results.scores("b", seeds), results.scores("c", seeds)
+    assert found[1].p == pytest.approx(min(1, 3 * van_elteren(b, c)[1]))
+    assert found[1].effect == pytest.approx(mean(b) - mean(c))
+
+
+def test_equivalence(tmp_path):
+    claims = [claim("b", "c", "margin = 0.1"), claim("b", "c", "margin = 0.001")]
+    claims.append(claim("b", "a", "margin = 0.1"))
+    found = judged(tmp_path, claims, LEVELS)
+    assert [each.verdict for each in found] == ["supported", "undecided", "contradicted"]
+    results = Results.load(tmp_path / "study")
+    seeds = list(range(1, 9))
+    expected = 3 * equivalence(results.scores("b", seeds), results.scores("c", seeds), 0.1)
+    assert found[0].p == pytest.approx(expected)
+
+
+def test_gains_are_compared_by_seed(tmp_path):
+    levels = {"a": 0.2, "b": 0.6, "c": 0.3, "d": 0.35}
+    found = judged(tmp_path, [claim(("b", "a"), ("d", "c")), claim(("d", "c"), ("b", "a"))], levels)
+    assert [each.verdict for each in found] == ["supported", "contradicted"]
+    assert found[0].effect == pytest.approx(0.35, abs=0.06)
+
+
+def test_area_under_the_curve_is_its_own_measure(tmp_path):
+    found = judged(tmp_path, [claim("b", "a"), claim("b", "a", 'measure = "curve"')], LEVELS)
+    assert found[0].effect != found[1].effect
+    assert "area under the curve" in found[1].sentence
+
+
+def test_too_few_seeds_leave_it_undecided_and_say_so(tmp_path):
+    judged(tmp_path, [claim("b", "a")], LEVELS)
+    queue = Queue.open(tmp_path / "study")
+    for cell in queue.study.cells:
+        if cell.seed > 2:
+            queue._file(cell, "done").unlink()
+    (found,) = verdicts(Results.load(tmp_path / "study"))
+    assert found.verdict == "undecided"
+    assert found.effect is None
+    assert "2 seeds" in found.sentence
