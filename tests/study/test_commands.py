@@ -1,0 +1,148 @@
+import pytest
+
+from isobatch.cli import main
+from isobatch.study.queue import Queue
+
+TOML = """
+[study]
+envs = ["CartPole-v1"]
+budget = 256
+seeds = 3
+evaluate = 2
+[base]
+n_minibatches = 2
+n_epochs = 1
+[arms]
+a = { n_envs = 4, n_steps = 16 }
+b = { n_envs = 16, n_steps = 4 }
+[[claims]]
+text = "b is better than a."
+better = "b"
+than = "a"
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    file = tmp_path / "small.toml"
+    file.write_text(TOML)
+    return file
+
+
+def isobatch(capsys, *arguments):
+    """Return (exit code, output, error output)."""
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_dry_run_tells_the_cost_and_writes_nothing(file, tmp_path, capsys):
+    code, out, _ = isobatch(capsys, "study", file, "--dry-run", "--out", tmp_path / "study")
+    assert code == 0
+    assert "6 runs of 256 environment steps" in out
+    assert "MB" in out
+    assert not (tmp_path / "study").exists()
+
+
+def test_one_command_runs_judges_and_reports_and_again_has_nothing_to_do(file, tmp_path, capsys):
+    root = tmp_path / "study"
+    code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
+    assert code == 0
+    assert out.count("done") >= 6
+    assert "b is better than a." in out
+    assert "undecided" in out or "supported" in out or "contradicted" in out
+    assert (root / "report.html").is_file()
+    files = {path: path.stat().st_mtime_ns for path in root.rglob("metrics.jsonl")}
+    code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
+    assert code == 0
+    assert "done   " not in out
+    assert files == {path: path.stat().st_mtime_ns for path in root.rglob("metrics.jsonl")}
+
+    # A damaged run is reported and left out, and the study runs it again.
+    queue = Queue.open(root)
+    cell = queue.study.cells[2]
+    with (queue.run_path(cell) / "metrics.jsonl").open("a") as damaged:
+        damaged.write("{}\n")
+    code, out, _ = isobatch(capsys, "report", root)
+    assert code == 0
+    assert "1 runs damaged" in out
+    assert "5 runs of 6" in out
+    code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
+    assert code == 0
+    assert f"damaged, to be run again: {cell}" in out
+    assert "6 runs of 6" in out
+
+    # More seeds are the same study; another design in its place is not.
+    code, out, _ = isobatch(capsys, "study", file, "--seeds", 4, "--workers", 1, "--out", root)
+    assert code == 0
+    assert "8 runs of 8" in out
+    file.write_text(TOML.replace("budget = 256", "budget = 512"))
+    code, _, error = isobatch(capsys, "study", file, "--out", root)
+    assert code == 2
+    assert "another study" in error
+    sql = "select count(*) from runs where outcome = 'done'"
+    code, out, _ = isobatch(capsys, "query", sql, "--runs", root)
+    assert code == 0
+    assert "8" in out
+
+
+def test_failed_runs_are_named_and_the_exit_code_tells(file, tmp_path, capsys):
+    file.write_text(TOML.replace("b = {", "b = { learning_rate = 1e30, "))
+    root = tmp_path / "study"
+    code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
+    assert code == 1
+    assert "failed: b, CartPole-v1, seed 1: training diverged" in out
+    assert "3 runs failed, left out" in out
+
+
+MISTAKES = {
+    "unknown preset": (["study", "n-vs-x"], "n-vs-t"),
+    "no such file": (["study", "nowhere.toml"], "cannot read"),
+    "no study named": (["study"], "--list"),
+    "no such scale": (["study", "n-vs-t", "--scale", "galaxy"], "galaxy"),
+    "no workers": (["study", "n-vs-t", "--workers", "0"], "--workers"),
+    "no seeds": (["study", "n-vs-t", "--seeds", "0"], "seeds"),
+    "unknown cluster": (["study", "n-vs-t", "--cluster", "moon"], "moon"),
+    "report of nothing": (["report", "nowhere"], "holds no study"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_one_clear_line(mistake, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments, expected = MISTAKES[mistake]
+    code, out, error = isobatch(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert expected in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+FILE_MISTAKES = {
+    "unknown arm field": ("n_steps = 4", "n_stesp = 4", "n_steps"),
+    "unknown environment": ("CartPole-v1", "CartPool-v1", "CartPole-v1"),
+    "budget below a rollout": ("budget = 256", "budget = 32", "rollout"),
+    "arms that differ in budget": ("n_steps = 4", "n_steps = 4, total_timesteps = 99", "budget"),
+}
+
+
+@pytest.mark.parametrize("mistake", FILE_MISTAKES)
+def test_mistakes_in_a_file_are_one_clear_line_and_nothing_is_written(
+    mistake, file, tmp_path, capsys
+):
+    before, after, expected = FILE_MISTAKES[mistake]
+    file.write_text(TOML.replace(before, after))
+    code, out, error = isobatch(capsys, "study", file, "--out", tmp_path / "study")
+    assert code == 2
+    assert out == ""
+    assert expected in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "study").exists()
+
+
+def test_presets_are_listed_with_their_claims(capsys):
+    code, out, _ = isobatch(capsys, "study", "--list")
+    assert code == 0
+    assert "n-vs-t" in out
+    assert "arXiv 2506.03404" in out
