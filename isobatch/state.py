@@ -10,6 +10,7 @@ from torch import Tensor
 
 from isobatch.advantages import AdvantageMoments
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
+from isobatch.machine import torch_threads
 from isobatch.models import ActorCritic, EncoderFactory
 from isobatch.normalize import ObservationNormalizer, RewardNormalizer
 from isobatch.optimize import FlatOptimizer, FlatParameters, make_optimizer
@@ -60,7 +61,8 @@ class TrainState:
         encoder: EncoderFactory | torch.nn.Module | None = None,
     ) -> TrainState:
         """Build the state of a run that has not begun; all randomness comes from the seed."""
-        with torch.random.fork_rng(devices=[]):
+        # On one thread: an orthogonal matrix's last bits depend on how many computed it.
+        with torch.random.fork_rng(devices=[]), torch_threads(1, images=False):
             torch.manual_seed(recipe.seed)
             model = ActorCritic(observations, actions, recipe.model, encoder).to(device)
         if observations.image:

@@ -1,6 +1,9 @@
 import math
 import multiprocessing
+import os
 import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -25,7 +28,7 @@ from torch import nn
 import isobatch
 from isobatch import UserError
 from isobatch.store import CLOCK_COLUMNS, RunDirectory, read_policy, read_sealed
-from isobatch.training import default_path
+from isobatch.training import Run, default_path
 
 TINY: dict[str, Any] = {
     "n_envs": 2,
@@ -580,3 +583,17 @@ def test_a_request_that_cannot_be_met_is_refused_and_nothing_written(
     with pytest.raises(UserError, match=complaint):
         isobatch.train(**arguments, out=out, quiet=True)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_the_bits_do_not_depend_on_how_many_threads_the_process_could_have(out, threads):
+    code = (
+        "import sys, isobatch; isobatch.train('CartPole-v1', n_envs=4, n_steps=16, "
+        "total_timesteps=128, quiet=True, out=sys.argv[1])"
+    )
+    command = [sys.executable, "-c", code, str(out)]
+    subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": threads}, check=True)
+    here = isobatch.train(
+        "CartPole-v1", n_envs=4, n_steps=16, total_timesteps=128, quiet=True, out=out / "here"
+    )
+    assert without_clock(Run(out)) == without_clock(here)
