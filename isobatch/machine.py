@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -58,17 +58,22 @@ def one_core(threads: set[int]) -> Iterator[None]:
     on this one, on virtual machines several times the physics of a small environment. The core is
     chosen anew each time, so a run moves on when the system has put it elsewhere.
     """
-    if not threads:
+    # Some threads only start others and end; their ids may be another process's by now.
+    alive = threads & thread_ids()
+    if not alive:
         yield
         return
-    before = {thread: os.sched_getaffinity(thread) for thread in (0, *threads)}
-    core = {_libc().sched_getcpu()}
+    before = os.sched_getaffinity(0)
+    _hold({0, *alive}, {_libc().sched_getcpu()})
     try:
-        for thread in before:
-            os.sched_setaffinity(thread, core)
         yield
     finally:
-        for thread, cores in before.items():
+        _hold({0, *alive}, before)
+
+
+def _hold(threads: set[int], cores: set[int]) -> None:
+    for thread in threads:
+        with suppress(ProcessLookupError):
             os.sched_setaffinity(thread, cores)
 
 

@@ -37,6 +37,27 @@ def test_threads_share_the_callers_core_and_are_let_go(waiting_thread):
     assert os.sched_getaffinity(0) == os.sched_getaffinity(waiting_thread) == before
 
 
+def test_a_thread_that_has_ended_is_left_alone(waiting_thread):
+    ended = threading.Thread(target=lambda: None)
+    ended.start()
+    ended.join()
+    assert ended.native_id is not None
+    with one_core({ended.native_id, waiting_thread}):
+        assert len(os.sched_getaffinity(waiting_thread)) == 1
+
+
+def test_a_thread_that_ends_meanwhile_is_no_error():
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    before = os.sched_getaffinity(0)
+    assert thread.native_id is not None
+    with one_core({thread.native_id}):
+        end.set()
+        thread.join()
+    assert os.sched_getaffinity(0) == before
+
+
 def test_cores_are_let_go_after_an_error(waiting_thread):
     before = os.sched_getaffinity(0)
     with pytest.raises(RuntimeError), one_core({waiting_thread}):
