@@ -15,7 +15,7 @@ def write(root: str | Path, out: Path | None = None) -> Path:
     path = Path(root) / "report.html" if out is None else Path(out)
     page = render(root)
     try:
-        write_atomically(path, page.encode())
+        write_atomically(path, page.encode(errors="replace"))
     except OSError as error:
         raise UserError(f"cannot write the page {path}: {error.strerror}") from None
     return path

@@ -44,11 +44,13 @@ function draw(plot, { data, layout }) {
   // Dragging on a touch screen scrolls the page.
   const dragmode = touch ? false : "zoom";
   const themed = { ...layout, template: template(screenColours()), dragmode };
+  // On a resize Plotly forgets the layout's height and asks the element.
+  plot.style.height = `${layout.height}px`;
   return Plotly.react(plot, data, themed, { responsive: true, displayModeBar: false });
 }
 
 async function download(plot, format, name) {
-  const { width, height } = plot.getBoundingClientRect();
+  const { clientWidth: width, clientHeight: height } = plot;
   const layout = { ...plot.layout, template: template(PRINT) };
   const options = { format, width, height, scale: format === "png" ? 2 : 1 };
   const link = document.createElement("a");
@@ -57,10 +59,11 @@ async function download(plot, format, name) {
   link.click();
 }
 
-function showRuns(plots, visible) {
-  for (const plot of plots) {
-    const runs = plot.data.flatMap((trace, index) => (trace.meta === "run" ? [index] : []));
-    if (runs.length) Plotly.restyle(plot, { visible }, runs);
+// A checkbox shows or hides one kind of trace, bands or single runs, in its section's figures.
+function showKind(box) {
+  for (const plot of box.closest("section").querySelectorAll(".drawing")) {
+    const chosen = plot.data.flatMap(({ meta }, index) => (meta === box.dataset.kind ? [index] : []));
+    if (chosen.length) Plotly.restyle(plot, { visible: box.checked }, chosen);
   }
 }
 
@@ -99,6 +102,7 @@ function openRecipe() {
 document.addEventListener("DOMContentLoaded", () => {
   const page = JSON.parse(document.getElementById("page").textContent);
   const select = document.getElementById("metric");
+  const boxes = document.querySelectorAll("[data-kind]");
   const plots = new Map();
 
   function drawMetric() {
@@ -112,12 +116,12 @@ document.addEventListener("DOMContentLoaded", () => {
   function drawAll() {
     for (const [name, plot] of plots) draw(plot, page.figures[name]);
     if (select) drawMetric();
-    showRuns(plots.values(), document.getElementById("single-runs").checked);
+    boxes.forEach(showKind);
   }
 
   for (const element of document.querySelectorAll("[data-figure]")) {
     const name = element.dataset.figure;
-    const plot = element.querySelector(".plot");
+    const plot = element.querySelector(".drawing");
     plots.set(name, plot);
     for (const button of element.querySelectorAll("button")) {
       button.addEventListener("click", () =>
@@ -129,9 +133,7 @@ document.addEventListener("DOMContentLoaded", () => {
   drawAll();
   dark.addEventListener("change", drawAll);
   select?.addEventListener("change", drawMetric);
-  document
-    .getElementById("single-runs")
-    .addEventListener("change", (event) => showRuns(plots.values(), event.target.checked));
+  for (const box of boxes) box.addEventListener("change", () => showKind(box));
   for (const header of document.querySelectorAll(".sortable th")) {
     header.addEventListener("click", () => sortBy(header));
   }

@@ -47,18 +47,16 @@ def aggregate(name: str, estimates: dict[str, Estimate]) -> Figure:
     """Draw an aggregate of every arm with its interval."""
     traces = [_dot(row, estimate, row) for row, estimate in enumerate(estimates.values())]
     better = "lower is better" if name == "Optimality gap" else "higher is better"
-    names = [label(arm) for arm in estimates]
-    return _rows_figure(name, f"normalised score, {better}", traces, names)
+    names = [label(arm, 18) for arm in estimates]
+    return _rows_figure(f"{name} of normalised scores", better, traces, names)
 
 
 def profiles(bands: dict[str, Band], at: Floats) -> Figure:
     """Draw the share of runs above each normalised score."""
-    traces = []
-    for index, (arm, band) in enumerate(bands.items()):
-        traces += _banded(at, band, label(arm), index)
     layout = _layout("Performance profiles", "normalised score", "share of runs above", len(bands))
     layout["yaxis"]["range"] = [-0.02, 1.02]
-    return {"data": traces, "layout": layout}
+    # A profile keeps its value from one threshold to the next.
+    return {"data": _banded(at, bands, list(bands), shape="hv"), "layout": layout}
 
 
 def learning(
@@ -66,17 +64,18 @@ def learning(
 ) -> Figure:
     """Draw an environment's mean learning curves, and its single runs for whoever asks."""
     arms = list(runs)
-    traces = []
-    for arm, curves in runs.items():
-        traces += [_run(at, curve, label(arm), arms.index(arm)) for curve in curves.values()]
-    for arm, band in bands.items():
-        traces += _banded(at, band, label(arm), arms.index(arm))
-    return {"data": traces, "layout": _steps_layout(env, "training return", budget, len(arms))}
+    single = [
+        _run(at, curve, label(arm), index)
+        for index, arm in enumerate(arms)
+        for curve in runs[arm].values()
+    ]
+    layout = _steps_layout(env, "training return", budget, len(arms))
+    return {"data": [*single, *_banded(at, bands, arms)], "layout": layout}
 
 
 def metric(env: str, arms: Sequence[str], budget: int, at: Floats) -> Figure:
     """Draw one empty line per arm, which the page fills with the metric chosen."""
-    traces = [_line(_grid(at), label(arm), index) for index, arm in enumerate(arms)]
+    traces = [_line(at, label(arm), index) for index, arm in enumerate(arms)]
     return {"data": traces, "layout": _steps_layout(env, "", budget, len(arms))}
 
 
@@ -85,7 +84,7 @@ def improvement(arms: Sequence[str], pairs: dict[tuple[str, str], Estimate]) -> 
     if len(arms) > MOST_DOTTED_ARMS:
         return _improvement_matrix(arms, pairs)
     traces = [_dot(row, estimate, 0) for row, estimate in enumerate(pairs.values())]
-    names = [f"{label(x)}<br>over {label(y)}" for x, y in pairs]
+    names = [f"{label(x, 18)}<br>{label(f'over {y}', 18)}" for x, y in pairs]
     figure = _rows_figure("Probability of improvement", "probability", traces, names)
     figure["layout"]["xaxis"]["range"] = [-0.03, 1.03]
     figure["layout"]["shapes"] = [
@@ -113,7 +112,7 @@ def _improvement_matrix(arms: Sequence[str], pairs: dict[tuple[str, str], Estima
         values[order[x], order[y]] = pair.value
         values[order[y], order[x]] = 1 - pair.value
     trace = _map(values, "P", numbered=len(arms) <= MOST_NUMBERED_ARMS) | {"zmin": 0, "zmax": 1}
-    layout = _layout("Probability that the row's arm beats the column's", "", "", 0)
+    layout = _layout("P(row beats column)", "", "", 0)
     names = [label(arm) for arm in arms]
     layout["xaxis"] |= _ticks(names)
     layout["yaxis"] |= _ticks(names) | {"autorange": "reversed"}
@@ -135,14 +134,17 @@ def _rows_figure(title: str, x_title: str, traces: list[Figure], names: list[str
     """Lay dots out one below the other, the first on top."""
     lines = sum(1 + name.count("<br>") for name in names)
     layout = _layout(title, x_title, "", 0)
-    layout["yaxis"] |= _ticks(names) | {"range": [len(names) - 0.5, -0.5], "showgrid": False}
+    layout["yaxis"] |= _ticks(names) | {"range": [len(names) - 0.5, -0.5]}
     layout["height"] = 110 + 16 * (len(names) + lines)
     return {"data": traces, "layout": layout}
 
 
 def _ticks(names: list[str]) -> Figure:
     """Name the places 0, 1, 2: categories would merge names that look alike."""
-    return {"tickvals": list(range(len(names))), "ticktext": names, "zeroline": False}
+    return {
+        "tickvals": list(range(len(names))), "ticktext": names, "showgrid": False,
+        "zeroline": False, "ticks": "",
+    }  # fmt: skip
 
 
 def _dot(row: int, estimate: Estimate, index: int) -> Figure:
@@ -161,41 +163,45 @@ def _dot(row: int, estimate: Estimate, index: int) -> Figure:
     return trace
 
 
-def _banded(at: Floats, band: Band, name: str, index: int) -> list[Figure]:
-    """Draw a curve over its band."""
-    traces = [_line(_grid(at), name, index) | {"y": rounded(band.middle)}]
-    there = ~np.isnan(band.low)
-    if not there.any():
-        return traces
-    around = {
-        "type": "scatter", "mode": "lines", "line": {"width": 0}, "fill": "toself",
-        "fillcolor": _faint(_colour(index)), "hoverinfo": "skip", "showlegend": False,
-        "legendgroup": name,
-        "x": rounded(np.concatenate([at[there], at[there][::-1]])),
-        "y": rounded(np.concatenate([band.high[there], band.low[there][::-1]])),
+def _banded(
+    at: Floats, bands: dict[str, Band], arms: Sequence[str], shape: str = "linear"
+) -> list[Figure]:
+    """Draw curves over their bands, all bands below all curves."""
+    around, lines = [], []
+    for arm, band in bands.items():
+        line = _line(at, label(arm), arms.index(arm), shape)
+        lines.append(line | {"y": rounded(band.middle)})
+        if not np.isnan(band.low).all():
+            around += _around(line, band, _faint(_colour(arms.index(arm))))
+    return around + lines
+
+
+def _around(line: Figure, band: Band, colour: str) -> list[Figure]:
+    """Fill the area between a band's bounds: Plotly fills from a trace to the one before it."""
+    bound = line | {
+        "line": {"width": 0, "shape": line["line"]["shape"]}, "meta": "band", "showlegend": False,
+        "hoverinfo": "skip", "hovertemplate": "",
     }  # fmt: skip
-    return [around, *traces]
+    filled = {"fill": "tonexty", "fillcolor": colour, "y": rounded(band.high)}
+    return [bound | {"y": rounded(band.low)}, bound | filled]
 
 
 def _run(at: Floats, curve: Floats, name: str, index: int) -> Figure:
-    """Draw a single run, hidden until asked for."""
-    trace = _line(_grid(at), name, index) | {"y": rounded(curve), "opacity": 0.4}
+    """Draw a single run."""
+    trace = _line(at, name, index) | {"y": rounded(curve), "opacity": 0.4, "hovertemplate": ""}
     trace["line"]["width"] = 1
-    return trace | {"meta": "run", "visible": False, "showlegend": False, "hoverinfo": "skip"}
+    return trace | {"meta": "run", "showlegend": False, "hoverinfo": "skip"}
 
 
-def _line(x: Figure, name: str, index: int) -> Figure:
+def _line(at: Floats, name: str, index: int, shape: str = "linear") -> Figure:
+    """Draw an arm's line over evenly spaced places, given by the first and their distance."""
     dash = DASHES[index // len(COLOURS) % len(DASHES)]
     return {
-        "type": "scatter", "mode": "lines", "name": name, "legendgroup": name, **x,
-        "line": {"color": _colour(index), "width": 2, "dash": dash},
+        "type": "scatter", "mode": "lines", "name": name, "legendgroup": name,
+        "x0": float(at[0]), "dx": float(at[1] - at[0]),
+        "line": {"color": _colour(index), "width": 2, "dash": dash, "shape": shape},
         "hovertemplate": "%{y}<extra>%{fullData.name}</extra>",
     }  # fmt: skip
-
-
-def _grid(at: Floats) -> Figure:
-    """Return evenly spaced places as their first and their distance."""
-    return {"x0": float(at[0]), "dx": float(at[1] - at[0])}
 
 
 def _steps_layout(env: str, y_title: str, budget: int, arms: int) -> Figure:
@@ -208,14 +214,18 @@ def _steps_layout(env: str, y_title: str, budget: int, arms: int) -> Figure:
 def _layout(title: str, x_title: str, y_title: str, arms: int) -> Figure:
     """Return what all figures share; those with a legend get room for it."""
     return {
-        "title": {"text": title, "x": 0, "xref": "paper", "font": {"size": 15}},
-        "xaxis": {"title": {"text": x_title, "standoff": 8}, "automargin": True},
-        "yaxis": {"title": {"text": y_title, "standoff": 8}, "automargin": True},
+        "title": {"text": title, "x": 0, "pad": {"l": 6}, "font": {"size": 15}},
+        "xaxis": _axis(x_title),
+        "yaxis": _axis(y_title),
         "legend": LEGEND,
         "showlegend": arms > 0,
         "height": HEIGHT + 8 * arms,
         "margin": {"l": 16, "r": 16, "t": 44, "b": 16},
     }
+
+
+def _axis(title: str) -> Figure:
+    return {"title": {"text": title, "standoff": 8, "font": {"size": 13}}, "automargin": True}
 
 
 def _colour(index: int) -> str:

@@ -21,7 +21,10 @@ from isobatch.study.results import Record, Results
 from isobatch.study.stats import Estimate, Floats
 from isobatch.study.verdict import LEVEL, Verdict, describe, verdicts
 
+OUTCOMES = ("done", "failed", "damaged", "missing")
 SYMBOLS = {"supported": "✓", "contradicted": "✗", "undecided": "?"}
+MOST_BANDED_ARMS = 5
+"""Beyond this bands hide each other, so they wait until the reader asks for them."""
 FIRST_METRIC = "entropy"
 """Shown until the reader chooses another."""
 
@@ -45,7 +48,7 @@ def render(root: str | Path) -> str:
         "metrics": metrics["means"],
     }
     return environment.get_template("template.html").render(
-        **_head(results, str(root)),
+        **_head(results, Path(root)),
         **_runs(results),
         **_again(results.study),
         scores=scores,
@@ -59,10 +62,10 @@ def render(root: str | Path) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number with four significant digits, or a dash for none."""
+    """Return a number with four digits or all before the point, or a dash for none."""
     if value is None or math.isnan(value):
         return "-"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
 
 
 def interval(estimate: Estimate) -> str:
@@ -80,30 +83,28 @@ def embedded(data: Any) -> Markup:
     return Markup(text)
 
 
-def _head(results: Results, root: str) -> dict[str, Any]:
+def _head(results: Results, root: Path) -> dict[str, Any]:
     study = results.study
     judged = verdicts(results)
     return {
         "study": study,
-        "counts": {kind: len(results.having(kind)) for kind in _OUTCOMES},
+        "counts": {kind: len(results.having(kind)) for kind in OUTCOMES},
         "left_out": _left_out(results, root),
         "verdicts": [_card(verdict) for verdict in judged],
         "verdict_level": f"{100 * (1 - LEVEL / max(1, len(judged))):.3g}%",
+        "most_banded": MOST_BANDED_ARMS,
         "arms": {arm: _settings(fields) for arm, fields in study.arms.items()},
         "base": _settings(study.base),
     }
 
 
-_OUTCOMES = ("done", "failed", "damaged", "missing")
-
-
-def _left_out(results: Results, root: str) -> list[dict[str, Any]]:
+def _left_out(results: Results, root: Path) -> list[dict[str, Any]]:
     """Group the runs that are not counted by what became of them and why."""
     groups: dict[tuple[str, str], list[Cell]] = {}
-    for outcome in _OUTCOMES[1:]:
+    for outcome in OUTCOMES[1:]:
         for record in results.having(outcome):
             # A page is passed on: where the study lay on this machine is nobody's business.
-            reason = record.problem.replace(f"{root.rstrip('/')}/", "")
+            reason = record.problem.replace(f"{root}/", "")
             groups.setdefault((outcome, reason), []).append(record.cell)
     return [
         {"outcome": outcome, "reason": reason, "cells": cells}
@@ -113,13 +114,12 @@ def _left_out(results: Results, root: str) -> list[dict[str, Any]]:
 
 def _card(verdict: Verdict) -> dict[str, Any]:
     claim = verdict.claim
+    measure = "score" if claim.measure == "score" else "area under the curve"
     return {
         "verdict": verdict,
         "symbol": SYMBOLS[verdict.verdict],
         "sides": f"{describe(claim.better)} against {describe(claim.than)}",
-        "unit": "normalised score"
-        if claim.measure == "score"
-        else "normalised area under the curve",
+        "unit": f"normalised {measure}",
         "test": "equivalence test" if claim.margin else "van Elteren test",
     }
 
@@ -154,17 +154,20 @@ def _scores(results: Results, shown: Results) -> dict[str, Any]:
     }
 
 
-def _means(results: Results) -> dict[str, list[str]]:
-    """Return each environment's mean score, deviation and number of runs, arm by arm."""
+def _means(results: Results) -> dict[str, Any]:
+    """Return every arm's mean score in every environment as a table, its longer side down."""
 
-    def text(values: list[float]) -> str:
+    def cell(arm: str, env: str) -> str:
+        values = list(results.raw(arm, env).values())
         if len(values) < 2:
-            return number(values[0]) if values else "-"
-        return f"{number(float(np.mean(values)))} ± {number(float(np.std(values, ddof=1)))}"
+            return f"{number(values[0])} (1)" if values else "-"
+        spread = number(float(np.std(values, ddof=1)))
+        return f"{number(float(np.mean(values)))} ± {spread} ({len(values)})"
 
-    study = results.study
-    runs = {env: [list(results.raw(arm, env).values()) for arm in study.arms] for env in study.envs}
-    return {env: [f"{text(v)} ({len(v)})" for v in values] for env, values in runs.items()}
+    arms, envs = list(results.study.arms), list(results.study.envs)
+    if len(arms) >= len(envs):
+        return {"columns": envs, "rows": {arm: [cell(arm, env) for env in envs] for arm in arms}}
+    return {"columns": arms, "rows": {env: [cell(arm, env) for arm in arms] for env in envs}}
 
 
 def _curves(results: Results) -> dict[str, Any]:

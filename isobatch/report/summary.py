@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,7 +13,6 @@ import numpy as np
 from scipy.special import stdtrit
 
 from isobatch.errors import UserError
-from isobatch.recipe import Recipe
 from isobatch.study.design import Cell
 from isobatch.study.results import Results
 from isobatch.study.stats import (
@@ -186,8 +186,9 @@ def _shapes(results: Results, arm: str) -> set[tuple[int, int]]:
     """Return (n_envs, n_steps) as the arm's runs had them."""
     seed = results.seeds(list(results.study.arms))[0]
     paths = [results.records[Cell(arm, env, seed)].path for env in results.study.envs]
-    batches = [Recipe.load(path / "recipe.toml").batch for path in paths]
-    return {(batch.n_envs, batch.n_steps) for batch in batches}
+    texts = [(path / "recipe.toml").read_text(encoding="utf-8") for path in paths]
+    batches = [tomllib.loads(text)["batch"] for text in texts]
+    return {(batch["n_envs"], batch["n_steps"]) for batch in batches}
 
 
 def _estimate(array: Floats, statistic: Callable[[Floats], float]) -> Estimate:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,8 +37,8 @@ class Outcome:
 
 
 def conduct(queue: Queue, executor: Executor, workers: int, view: View) -> Outcome:
-    """Run a study's cells; Ctrl-C stops the workers after their iteration and returns."""
-    with _only_driver(queue.root):
+    """Run a study's cells; Ctrl-C (or SIGTERM) stops the workers after their iteration."""
+    with _only_driver(queue.root), _terminate_as_interrupt():
         crew: list[Worker] = []
         view.start(queue)
         try:
@@ -127,6 +129,19 @@ def last_row(run: Path) -> dict[str, Any]:
         return json.loads(lines[-2]) if len(lines) > 1 else {}
     except (OSError, ValueError):
         return {}
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

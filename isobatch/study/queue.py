@@ -38,7 +38,8 @@ HEARTBEAT_SECONDS = 5.0
 MAX_ERRORS = 3
 """Attempts that ended in an error before a cell is given up."""
 MAX_LOSSES = 20
-"""Attempts whose worker vanished: kills cost nothing, a run that kills its workers must end."""
+"""Attempts in a row whose worker vanished before the run came further: kills from outside cost
+nothing, but a run that kills its workers must end."""
 
 Status = Literal["done", "running", "failed", "free"]
 
@@ -134,7 +135,7 @@ class Queue:
         with self._locked() as now:
             for cell, status in self.states().items():
                 if status == "running" and self._is_stale(cell, now):
-                    self._give_up(cell, "lost", "its worker vanished", MAX_LOSSES)
+                    self._lose(cell)
                     status = self.states()[cell]
                 if status == "free":
                     holder = Holder(uuid.uuid4().hex, socket.gethostname(), *_this_process())
@@ -224,13 +225,28 @@ class Queue:
             return True
         return now - self._file(cell, "claim").stat().st_mtime > LEASE_SECONDS
 
-    def _give_up(self, cell: Cell, kind: str, reason: str, limit: int) -> None:
-        """Record an attempt that came to nothing, free the cell, or give it up past the limit."""
+    def _lose(self, cell: Cell) -> None:
+        """Free a cell whose worker vanished, or give it up where that keeps happening."""
+        self._record(cell, "lost", "its worker vanished")
+        reached = [each["iterations"] for each in self.attempts(cell) if each["kind"] == "lost"]
+        in_vain = sum(1 for each in reached if each == reached[-1])
+        self._free(cell, "lost", f"its worker vanished {in_vain} times", in_vain >= MAX_LOSSES)
+
+    def _record(self, cell: Cell, kind: str, reason: str) -> None:
+        """Add an attempt that came to nothing, and how far the run has come."""
+        checkpoints = sorted((self.run_path(cell) / "checkpoints").glob("[0-9]*.safetensors"))
+        attempt = {
+            "kind": kind,
+            "reason": reason,
+            "iterations": int(checkpoints[-1].stem) if checkpoints else 0,
+            "time": time.time(),
+        }
         with self._file(cell, "attempts").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, "reason": reason, "time": time.time()}) + "\n")
-        same = [each for each in self.attempts(cell) if each["kind"] == kind]
-        if len(same) >= limit:
-            reason = f"{reason} ({len(same)} attempts)" if len(same) > 1 else reason
+            file.write(json.dumps(attempt) + "\n")
+
+    def _free(self, cell: Cell, kind: str, reason: str, give_up: bool) -> None:
+        """Take the claim away; give the cell up where another attempt would be in vain."""
+        if give_up:
             write_atomically(self._file(cell, "failed"), _json({"kind": kind, "reason": reason}))
         self._file(cell, "claim").unlink(missing_ok=True)
 
@@ -264,12 +280,16 @@ class Claim:
     def fail(self, reason: str) -> None:
         """Give the cell up: trying again would end the same way."""
         with self._held():
-            self.queue._give_up(self.cell, "failed", reason, limit=1)
+            self.queue._record(self.cell, "failed", reason)
+            self.queue._free(self.cell, "failed", reason, give_up=True)
 
     def error(self, reason: str) -> None:
         """Record an error that another attempt may not meet."""
         with self._held():
-            self.queue._give_up(self.cell, "error", reason, MAX_ERRORS)
+            self.queue._record(self.cell, "error", reason)
+            errors = sum(1 for each in self.queue.attempts(self.cell) if each["kind"] == "error")
+            told = f"{reason} ({errors} attempts)"
+            self.queue._free(self.cell, "error", told, give_up=errors >= MAX_ERRORS)
 
     def release(self) -> None:
         """Let another worker go on with it."""

@@ -110,22 +110,20 @@ PROCGEN = {
 THRESHOLD = "Gymnasium's reward threshold"
 LARGEST = "the largest possible return"
 SMALL = {
-    "CartPole-v0": (-1e9, 195, THRESHOLD),
-    "CartPole-v1": (-1e9, 475, THRESHOLD),
-    "Acrobot-v1": (-1e9, -100, THRESHOLD),
-    "MountainCar-v0": (-1e9, -110, THRESHOLD),
-    "MountainCarContinuous-v0": (-1e9, 90, THRESHOLD),
-    "Pendulum-v1": (-1e9, 0, LARGEST),
-    "LunarLander-v3": (-1e9, 200, THRESHOLD),
-    "LunarLanderContinuous-v3": (-1e9, 200, THRESHOLD),
-    "BipedalWalker-v3": (-1e9, 300, THRESHOLD),
-    "BipedalWalkerHardcore-v3": (-1e9, 300, THRESHOLD),
-    "CarRacing-v3": (-1e9, 900, THRESHOLD),
-    "Catch-v0": (-1e9, 1, LARGEST),
-    "FrozenLake-v1": (-1e9, 0.7, THRESHOLD),
-    "FrozenLake8x8-v1": (-1e9, 0.85, THRESHOLD),
-    "Taxi-v3": (-1e9, 8, THRESHOLD),
-    "CliffWalking-v1": (-1e9, -13, LARGEST),
+    "CartPole-v0": (22.2, 195, THRESHOLD),
+    "CartPole-v1": (22.2, 475, THRESHOLD),
+    "Acrobot-v1": (-499.2, -100, THRESHOLD),
+    "MountainCar-v0": (-200, -110, THRESHOLD),
+    "MountainCarContinuous-v0": (-33.2, 90, THRESHOLD),
+    "Pendulum-v1": (-1225, 0, LARGEST),
+    "LunarLander-v3": (-187, 200, THRESHOLD),
+    "LunarLanderContinuous-v3": (-215, 200, THRESHOLD),
+    "BipedalWalker-v3": (-99.6, 300, THRESHOLD),
+    "BipedalWalkerHardcore-v3": (-108.5, 300, THRESHOLD),
+    "Catch-v0": (-0.602, 1, LARGEST),
+    "FrozenLake-v1": (0.017, 0.7, THRESHOLD),
+    "FrozenLake8x8-v1": (0.001, 0.85, THRESHOLD),
+    "Taxi-v3": (-745, 8, THRESHOLD),
 }
 """Id -> (mean return of random actions, what counts as 1, which kind of number that is)."""
 

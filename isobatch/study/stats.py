@@ -16,9 +16,9 @@ from scipy.special import ndtr, stdtr
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], Any]
-"""A function of [..., runs, tasks]; its answer begins with [...]."""
+"""A function of [runs, tasks]; quicker to bootstrap if also of [..., runs, tasks], giving [...]."""
 PairStatistic = Callable[[Floats, Floats], Any]
-"""A function of [..., runs_x, tasks] and [..., runs_y, tasks]; its answer begins with [...]."""
+"""The same of two arrays, [runs_x, tasks] and [runs_y, tasks]."""
 
 
 class Estimate(NamedTuple):
@@ -237,12 +237,11 @@ def _bootstrap(
     if reps < 1 or not 0 < level < 1:
         raise ValueError(f"reps {reps} must be 1 or more, level {level} between 0 and 1")
     random = np.random.default_rng(seed)
-    values = np.asarray(statistic(*(_resampled(array, reps, random) for array in arrays)))
+    stacks = [_resampled(array, reps, random) for array in arrays]
+    values = np.asarray(statistic(*stacks))
     if values.shape[:1] != (reps,):
-        raise ValueError(
-            f"the statistic must take [reps, runs, tasks] to [reps, ...]: for {reps} reps it gave "
-            f"{values.shape}"
-        )
+        # It takes no stacks, as np.mean does not: one resample at a time.
+        values = np.array([statistic(*each) for each in zip(*stacks, strict=True)])
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return low, high
 

