@@ -92,8 +92,11 @@ def _folder_runs(root: Path) -> list[dict[str, Any]]:
     if not root.is_dir():
         raise UserError(f"{root} is not a directory")
     files = [root / "recipe.toml"] if (root / "recipe.toml").exists() else root.rglob("recipe.toml")
+    # A hidden folder is a run that was only being made.
     return [
-        {"run": str(file.parent), **_recipe_columns(Recipe.load(file))} for file in sorted(files)
+        {"run": str(file.parent), **_recipe_columns(Recipe.load(file))}
+        for file in sorted(files)
+        if not file.parent.name.startswith(".")
     ]
 
 

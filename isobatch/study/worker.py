@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -95,6 +96,9 @@ def _train(claim: Claim) -> Result | None:
             raise DamagedFile(f"{path} holds another run")
         run = resume(path, env=cell.env, quiet=True)
     else:
+        # What a worker killed while it made the directory has left beside it.
+        for half_made in path.parent.glob(f".{path.name}-*"):
+            shutil.rmtree(half_made)
         run = train(recipe=recipe, out=path, quiet=True)
     if run.interrupted:
         return None

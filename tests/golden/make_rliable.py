@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from rliable import library, metrics
+from rliable import library, metrics  # pyright: ignore[reportMissingImports]
 
 REPS = 20_000
 

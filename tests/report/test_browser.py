@@ -152,11 +152,9 @@ def test_every_figure_is_drawn(browser):
         "IQM", "Mean", "Optimality-gap", "profiles", "curves-Breakout-v5", "curves-Pong-v5",
         "improvement", "metric-Breakout-v5", "metric-Pong-v5", "shapes",
     ]  # fmt: skip
+    marks = "'.scatterlayer .trace path, .heatmaplayer image'"
     for name in names:
-        shapes = browser.run(
-            f"{plot(name)}.querySelectorAll('.scatterlayer .trace path, .heatmaplayer image').length"
-        )
-        assert shapes > 0, name
+        assert browser.run(f"{plot(name)}.querySelectorAll({marks}).length") > 0, name
     assert browser.run("document.documentElement.dataset.problems") is None
 
 
@@ -201,7 +199,7 @@ def test_the_metric_chosen_is_drawn(browser):
     assert browser.wait(f"{path} !== {json.dumps(drawn)}")
 
 
-@pytest.mark.parametrize(("kind", "count"), [("run", 16), ("band", 8)])
+@pytest.mark.parametrize(("kind", "count"), [("run", 20), ("band", 8)])
 def test_switches_show_and_hide(browser, kind, count):
     box = f"document.querySelector('#curves [data-kind={kind}]')"
     shown = f"{plot('curves-Pong-v5')}.querySelectorAll('.scatterlayer .trace').length"

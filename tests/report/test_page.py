@@ -13,6 +13,7 @@ import pytest
 from isobatch import report
 from isobatch.errors import UserError
 from isobatch.report import again
+from isobatch.report.page import SYMBOLS
 from isobatch.study.design import Cell, Claim, Study, from_toml, load
 from isobatch.study.queue import Queue, Result, sha256
 from isobatch.study.results import Results
@@ -39,7 +40,7 @@ STUDY = Study(
     note="The same budget in four shapes.",
     envs=("Breakout-v5", "Pong-v5"),
     budget=20_000,
-    seeds=(1, 2, 3, 4),
+    seeds=(1, 2, 3, 4, 5),
     arms=SHAPES,
     base={"n_minibatches": 4},
     evaluate=10,
@@ -50,6 +51,7 @@ STUDY = Study(
         Claim("Short and narrow learns faster.", "8x64", "16x128", measure="curve"),
     ),
 )
+SEEDS = list(STUDY.seeds)
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -155,9 +157,9 @@ def complete(tmp_path_factory):
 def test_title_and_counts(complete):
     _, page = complete
     assert "Four shapes The same budget in four shapes. 4 arms" in page.words
-    assert re.search(r"4 arms \S 2 environments \S 4 seeds", page.words)
+    assert re.search(r"4 arms \S 2 environments \S 5 seeds", page.words)
     assert "20,000 environment steps each" in page.words
-    assert "32 done , 0 failed , 0 damaged , 0 missing" in page.words
+    assert "40 done , 0 failed , 0 damaged , 0 missing" in page.words
     assert "left out" not in page.words
 
 
@@ -178,13 +180,13 @@ def test_verdicts_come_first_with_their_numbers(complete):
     assert "at 98.8%" in page.words
     assert "gain of 16x64 over 8x64 against gain of 8x128 over 8x64" in page.words
     assert "effect, normalised area under the curve" in page.words
-    assert {verdict.verdict for verdict in verdicts(results)} == {"supported", "contradicted"}
+    assert {verdict.verdict for verdict in verdicts(results)} == set(SYMBOLS)
 
 
 def test_aggregates_are_those_of_the_scores(complete):
     results, page = complete
     for arm in STUDY.arms:
-        scores = results.scores(arm, [1, 2, 3, 4])
+        scores = results.scores(arm, SEEDS)
         row = f"{arm} " + " ".join(
             f"{statistic(scores):.3f} [{low:.3f}, {high:.3f}]"
             for statistic in (iqm, mean, optimality_gap)
@@ -192,9 +194,9 @@ def test_aggregates_are_those_of_the_scores(complete):
         )
         assert row in page.words
     dots = page.data["figures"]["IQM"]["data"]
-    expected = [iqm(results.scores(arm, [1, 2, 3, 4])) for arm in STUDY.arms]
+    expected = [iqm(results.scores(arm, SEEDS)) for arm in STUDY.arms]
     assert [dot["x"][0] for dot in dots] == pytest.approx(expected, rel=1e-3)
-    _, high = bootstrap_ci(results.scores("8x64", [1, 2, 3, 4]))
+    _, high = bootstrap_ci(results.scores("8x64", SEEDS))
     assert dots[0]["x"][0] + dots[0]["error_x"]["array"][0] == pytest.approx(high, rel=1e-3)
 
 
@@ -210,7 +212,7 @@ def test_profiles_are_those_of_the_scores(complete):
     below, above, line = traces[0], traces[1], traces[8]
     assert [trace.get("meta") for trace in (below, above, line)] == ["band", "band", None]
     assert {trace["name"] for trace in (below, above, line)} == {"8x64"}
-    scores = results.scores("8x64", [1, 2, 3, 4])
+    scores = results.scores("8x64", SEEDS)
     at = line["x0"] + line["dx"] * np.arange(101)
     assert line["y"] == pytest.approx(performance_profile(scores, at), abs=1e-3)
     assert (line["y"][0], line["y"][-1]) == (1, 0)
@@ -224,7 +226,7 @@ def test_learning_curves_are_means_over_runs(complete):
     results, page = complete
     traces = page.data["figures"]["curves-Pong-v5"]["data"]
     runs = [trace for trace in traces if trace.get("meta") == "run"]
-    assert len(runs) == 16
+    assert len(runs) == 20
     below, above, line = (
         trace for trace in traces if trace["name"] == "8x128" and trace not in runs
     )
@@ -237,7 +239,7 @@ def test_learning_curves_are_means_over_runs(complete):
         expected, rel=1e-3, abs=1e-4, nan_ok=True
     )
     assert line["x0"] == at[0]
-    half = 3.182446 * np.std(curves, axis=0, ddof=1)[-1] / 2
+    half = 2.776445 * np.std(curves, axis=0, ddof=1)[-1] / math.sqrt(5)
     assert [below["y"][-1], above["y"][-1]] == pytest.approx(
         [expected[-1] - half, expected[-1] + half], rel=1e-3
     )
@@ -245,7 +247,7 @@ def test_learning_curves_are_means_over_runs(complete):
 
 def test_improvement_has_every_pair_with_its_interval(complete):
     results, page = complete
-    x, y = (results.scores(arm, [1, 2, 3, 4]) for arm in ("8x64", "16x128"))
+    x, y = (results.scores(arm, SEEDS) for arm in ("8x64", "16x128"))
     low, high = bootstrap_pair_ci(x, y)
     row = f"8x64 16x128 {probability_of_improvement(x, y):.3f} [{low:.3f}, {high:.3f}]"
     assert row in page.words
@@ -281,9 +283,7 @@ def test_metrics_are_means_over_runs(complete):
 def test_heat_map_has_a_score_per_shape(complete):
     results, page = complete
     figure = page.data["figures"]["shapes"]
-    expected = [
-        [mean(results.scores(f"{n}x{t}", [1, 2, 3, 4])) for n in (8, 16)] for t in (64, 128)
-    ]
+    expected = [[mean(results.scores(f"{n}x{t}", SEEDS)) for n in (8, 16)] for t in (64, 128)]
     assert np.array(figure["data"][0]["z"]) == pytest.approx(np.array(expected), rel=1e-3)
     assert figure["layout"]["xaxis"]["ticktext"] == ["8", "16"]
     assert figure["layout"]["yaxis"]["ticktext"] == ["64", "128"]
@@ -302,7 +302,7 @@ def test_every_run_is_listed_with_its_recipe(complete):
     rows = re.findall(
         r"(\S+) (Breakout|Pong)-v5 (\d) (\S+) (\S+) 20,000 12.5 0 done (\d)", page.words
     )
-    assert len(rows) == 32
+    assert len(rows) == 40
     for arm, env, seed, score, training, recipe in rows:
         result = results.records[Cell(arm, f"{env}-v5", int(seed))].result
         assert result is not None
@@ -323,17 +323,17 @@ def test_failed_damaged_and_missing_runs_are_listed_and_not_counted(tmp_path):
         file.write('{"env_steps": 1, "episode_return": 1e9}\n')
     queue_file(root, missing, "done").unlink()
     page = elements(root)
-    assert "29 done , 1 failed , 1 damaged , 1 missing" in page.words
+    assert "37 done , 1 failed , 1 damaged , 1 missing" in page.words
     assert f"failed : {failed}. training diverged <here>" in page.words
     assert f"damaged : {damaged}. runs/8x128/Breakout-v5/2/metrics.jsonl is not what" in page.words
     assert f"missing : {missing}." in page.words
     assert "left out of every number" in page.words
     assert str(tmp_path) not in page.text
-    assert "2 of 4 seeds" in page.words
+    assert "3 of 5 seeds" in page.words
     results = Results.load(root)
-    assert f"8x64 {iqm(results.scores('8x64', [3, 4])):.3f} [" in page.words
+    assert f"8x64 {iqm(results.scores('8x64', [3, 4, 5])):.3f} [" in page.words
     traces = page.data["figures"]["curves-Breakout-v5"]["data"]
-    assert sum(trace.get("meta") == "run" for trace in traces) == 14
+    assert sum(trace.get("meta") == "run" for trace in traces) == 18
     assert max(max(y for y in trace["y"] if y is not None) for trace in traces) < 1e3
     assert re.search(r"8x64 Pong-v5 1 - - - - - failed", page.words)
 
@@ -347,7 +347,7 @@ def test_a_study_without_a_complete_seed_still_has_a_page(tmp_path):
     page = elements(root)
     assert "No seed has every run" in page.words
     assert "Only 0 seeds have every run" in page.words
-    assert "47 missing" in page.words
+    assert "59 missing" in page.words
     assert list(page.data["figures"]) == ["curves-Pong-v5", "metric-Pong-v5"]
 
 

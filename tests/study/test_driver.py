@@ -85,6 +85,17 @@ def test_a_run_begun_with_another_recipe_is_set_aside_and_begun_anew(tmp_path):
     assert isobatch.load(queue.run_path(cell)).recipe == queue.study.recipe(cell)
 
 
+def test_what_a_worker_killed_at_its_start_left_is_cleared_away(tmp_path):
+    queue = study_queue(tmp_path)
+    path = queue.run_path(queue.study.cells[0])
+    litter = path.parent / f".{path.name}-x1y2"
+    litter.mkdir(parents=True)
+    (litter / "recipe.toml").touch()
+    work(queue.root)
+    assert not litter.exists()
+    assert set(queue.states().values()) == {"done"}
+
+
 HOLD = """
 import fcntl, sys, time
 file = open(sys.argv[1], "w")

@@ -3,6 +3,7 @@ import math
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,6 +150,14 @@ def test_a_bootstrap_of_a_profile_gives_bands():
     assert (profile <= high).all()
 
 
+def test_a_statistic_may_know_nothing_of_stacks():
+    random = np.random.default_rng(0)
+    x, y = random.random((10, 5)), random.random((6, 5))
+    assert bootstrap_ci(x, np.mean) == pytest.approx(bootstrap_ci(x, mean))
+    expected = bootstrap_difference(x, y, mean)
+    assert bootstrap_difference(x, y, np.mean) == pytest.approx(expected)
+
+
 def test_a_bootstrap_is_fast():
     scores = np.random.default_rng(0).random((10, 5))
     begin = time.process_time()
@@ -238,14 +247,16 @@ def test_van_elteren_sees_ranks_within_tasks(pair):
     assert van_elteren(*tied)[0] == pytest.approx(z, abs=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:Precision loss")  # One arm may be constant.
 @given(score_pairs(min_runs=2), st.integers(1, 16).map(lambda value: value / 8))
 def test_one_task_is_the_larger_of_two_welch_tests(pair, margin):
     x, y = (scores[:, 0] for scores in pair)
     if np.ptp(x) == 0 == np.ptp(y):
         assert equivalence(x, y, margin) == float(abs(x[0] - y[0]) >= margin)
         return
-    above = scipy_stats.ttest_ind(x + margin, y, equal_var=False, alternative="greater").pvalue
-    below = scipy_stats.ttest_ind(x - margin, y, equal_var=False, alternative="less").pvalue
+    welch: Any = partial(scipy_stats.ttest_ind, equal_var=False)
+    above = welch(x + margin, y, alternative="greater").pvalue
+    below = welch(x - margin, y, alternative="less").pvalue
     assert equivalence(x, y, margin) == pytest.approx(max(above, below), abs=1e-9)
 
 
@@ -288,8 +299,7 @@ def test_area_leaves_rows_without_an_episode_out():
 
 @given(st.lists(EIGHTHS, min_size=1, max_size=8), st.integers(1, 100))
 def test_area_lies_within_the_curve(values, budget):
-    steps = np.arange(len(values)) * 10
-    area = area_under_curve(steps, values, budget)
+    area = area_under_curve(range(0, 10 * len(values), 10), values, budget)
     assert min(values) - 1e-12 <= area <= max(values) + 1e-12
 
 
@@ -304,7 +314,6 @@ def test_area_lies_within_the_curve(values, budget):
         (lambda: bootstrap_ci([0.1, math.nan]), "1 of 2 scores"),
         (lambda: bootstrap_ci([1, 2], reps=0), "reps 0"),
         (lambda: bootstrap_ci([1, 2], level=95), "level 95"),
-        (lambda: bootstrap_ci([1, 2], np.mean), r"the statistic must .* gave \(\)"),
         (lambda: bootstrap_difference(np.ones((2, 3)), np.ones((2, 2))), "x has 3 tasks, y has 2"),
         (lambda: probability_of_improvement(np.ones((2, 3)), [1]), "x has 3 tasks, y has 1"),
         (lambda: paired_differences([1, 2], [1]), "2 runs of x, 1 of y"),
