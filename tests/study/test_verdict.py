@@ -50,9 +50,10 @@ def test_a_clear_difference_supports_or_contradicts_and_none_leaves_it_undecided
     assert [each.verdict for each in found] == ["supported", "contradicted", "undecided"]
     first, second, third = found
     assert first.effect == pytest.approx(0.3, abs=0.05)
-    assert first.low is not None
-    assert first.low > 0
     assert first.probability == 1.0
+    assert first.low is not None
+    assert first.effect is not None
+    assert 0 < first.low < first.effect
     assert second.effect == pytest.approx(-first.effect)
     assert third.low is not None
     assert third.high is not None
