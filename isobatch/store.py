@@ -200,15 +200,20 @@ def refuse_taken(path: Path) -> None:
         raise UserError(f"{path} exists and is not an empty directory: choose another --out")
 
 
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's metrics.jsonl; a half-written last line is left out."""
-    rows = []
+def read_metrics(path: str | Path, most: int | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a run's metrics.jsonl; a half-written last line is left out.
+
+    With `most`, about that many rows evenly spread, the last among them: enough to draw a curve.
+    """
     file = Path(path) / "metrics.jsonl"
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(keepends=True)):
-        if not line.endswith("\n"):
-            break
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        del lines[-1]
+    stride = 1 if most is None else max(1, len(lines) // most)
+    rows = []
+    for number in range((len(lines) - 1) % stride, len(lines), stride):
         try:
-            rows.append(json.loads(line))
+            rows.append(json.loads(lines[number]))
         except json.JSONDecodeError:
             raise DamagedFile(f"{file}, line {number + 1} is not JSON") from None
     return rows

@@ -44,7 +44,7 @@ def test_answers_are_written_to_files(runs, tmp_path, kind):
     out = tmp_path / f"answer.{kind}"
     told = run_query(runs, "select seed, learning_rate from runs order by seed", out)
     assert "2 rows" in told
-    rows = duckdb.sql(f"select * from '{out}'").fetchall()
+    rows = duckdb.connect().execute(f"select * from '{out}'").fetchall()
     assert [row[0] for row in rows] == [1, 2]
     if kind == "csv":
         assert next(csv.reader(out.open())) == ["seed", "learning_rate"]
@@ -55,8 +55,8 @@ def test_a_half_written_row_is_left_out(runs):
     whole = file.read_text()
     try:
         file.write_text(whole + '{"env_steps": 99')
-        (count,) = connect(runs).execute("select count(*) from metrics").fetchone() or ()
-        assert count == len(whole.splitlines()) + len(
+        (row,) = connect(runs).execute("select count(*) from metrics").fetchall()
+        assert row[0] == len(whole.splitlines()) + len(
             (runs / "it's 2" / "metrics.jsonl").read_text().splitlines()
         )
     finally:

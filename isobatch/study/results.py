@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,8 @@ from isobatch.study.scores import Scale, constants
 from isobatch.study.stats import Floats, area_under_curve, paired_differences
 
 Outcome = Literal["done", "failed", "damaged", "missing"]
+MOST_ROWS = 4000
+"""Rows kept of a run's metrics: a long study's would not fit in memory."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,16 @@ class Results:
 
     @cached_property
     def scales(self) -> dict[str, Scale]:
-        """What 0 and 1 mean in each environment: published constants, else the study's range."""
-        return {env: constants(env) or self._own_scale(env) for env in self.study.envs}
+        """What 0 and 1 mean in each environment: published constants, else the study's range.
+
+        An environment with neither constants nor a finished run has none.
+        """
+        started = {record.cell.env for record in self.having("done")}
+        return {
+            env: constants(env) or self._own_scale(env)
+            for env in self.study.envs
+            if env in started or constants(env)
+        }
 
     def raw(self, arm: str, env: str, measure: Measure = "score") -> dict[int, float]:
         """Return an arm's scores in an environment as they are, by seed."""
@@ -85,9 +96,9 @@ class Results:
         return np.array(columns, float).T
 
     def metrics(self, cell: Cell) -> list[dict[str, Any]]:
-        """Return the rows of a run."""
+        """Return the rows of a run, thinned out where there are very many."""
         if cell not in self._rows:
-            self._rows[cell] = read_metrics(self.records[cell].path)
+            self._rows[cell] = read_metrics(self.records[cell].path, MOST_ROWS)
         return self._rows[cell]
 
     def curve(self, cell: Cell, column: str, grid: Floats) -> Floats:
@@ -103,9 +114,11 @@ class Results:
         """The numeric metrics that every finished run logged."""
         common: list[str] | None = None
         for record in self.having("done"):
-            last = self.metrics(record.cell)[-1]
-            names = [name for name, value in last.items() if isinstance(value, int | float)]
-            common = names if common is None else [name for name in common if name in names]
+            rows = self.metrics(record.cell)
+            # In any row: the budget's last, short iteration may have learned nothing.
+            known = {name for row in rows for name, value in row.items() if _is_number(value)}
+            names = [name for name in dict.fromkeys(itertools.chain(*rows)) if name in known]
+            common = names if common is None else [each for each in common if each in known]
         return common or []
 
     @cached_property
@@ -119,15 +132,20 @@ class Results:
         rows = self.metrics(record.cell)
         steps = [row["env_steps"] for row in rows]
         returns = [row["episode_return"] for row in rows]
-        return area_under_curve(steps, returns, self.study.budget)
+        try:
+            return area_under_curve(steps, returns, self.study.budget)
+        except ValueError as error:
+            raise UserError(f"{record.cell}: {error}") from None
 
     def _own_scale(self, env: str) -> Scale:
         values = [v for arm in self.study.arms for v in self.raw(arm, env).values()]
-        if not values:
-            raise UserError(f"no run in {env} is done: there is nothing to report")
         low, high = min(values), max(values)
         spread = high if high > low else low + 1
         return Scale(low, spread, "lowest and highest score of this study's own runs")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _record(queue: Queue, cell: Cell, status: Status) -> Record:
@@ -135,7 +153,8 @@ def _record(queue: Queue, cell: Cell, status: Status) -> Record:
     if status == "failed":
         return Record(cell, "failed", path, problem=queue.failure(cell))
     if status != "done":
-        return Record(cell, "missing", path, problem="not run yet")
+        problem = "under way" if status == "running" else "not run yet"
+        return Record(cell, "missing", path, problem=problem)
     try:
         return Record(cell, "done", path, queue.result(cell))
     except DamagedFile as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from isobatch.errors import UserError
 from isobatch.study.design import Claim, Contrast
 from isobatch.study.results import Results
 from isobatch.study.stats import (
@@ -51,32 +52,37 @@ class Verdict:
         return (
             f"{self.verdict}: effect {self.effect:+.3f} [{self.low:+.3f}, {self.high:+.3f}] in "
             f"normalised {'score' if self.claim.measure == 'score' else 'area under the curve'}, "
-            f"{test} {self.p:.2g}, {self.runs} seeds; {self.reason}"
+            f"{test} {self.p:.3g}, {self.runs} seeds; {self.reason}"
         )
 
 
 def verdicts(results: Results) -> list[Verdict]:
     """Judge every claim of a study; levels are Bonferroni's over all of them."""
     claims = results.study.claims
-    seeds = [results.seeds(claim.arms) for claim in claims]
-    sides = [
-        [results.scores(side, chosen, claim.measure) for side in (claim.better, claim.than)]
-        if len(chosen) >= FEWEST_RUNS
-        else None
-        for claim, chosen in zip(claims, seeds, strict=True)
-    ]
+    sides = [_sides(results, claim) for claim in claims]
     p_values = bonferroni(
         [
-            1.0 if pair is None else _p(claim, *pair)
+            1.0 if isinstance(pair, Verdict) else _p(claim, *pair)
             for claim, pair in zip(claims, sides, strict=True)
         ]
     )
     return [
-        Verdict(claim, "undecided", len(chosen), reason=_too_few(len(chosen)))
-        if pair is None
-        else _judge(claim, pair[0], pair[1], p, len(claims))
-        for claim, chosen, pair, p in zip(claims, seeds, sides, p_values, strict=True)
+        pair if isinstance(pair, Verdict) else _judge(claim, *pair, p, len(claims))
+        for claim, pair, p in zip(claims, sides, p_values, strict=True)
     ]
+
+
+def _sides(results: Results, claim: Claim) -> tuple[Floats, Floats] | Verdict:
+    """Return both sides' scores, or the verdict where they cannot be had."""
+    seeds = results.seeds(claim.arms)
+    if len(seeds) < FEWEST_RUNS:
+        reason = f"seeds with every run of its arms done: {len(seeds)}, needed: {FEWEST_RUNS}"
+        return Verdict(claim, "undecided", len(seeds), reason=reason)
+    try:
+        better = results.scores(claim.better, seeds, claim.measure)
+        return better, results.scores(claim.than, seeds, claim.measure)
+    except UserError as error:
+        return Verdict(claim, "undecided", len(seeds), reason=str(error))
 
 
 def _p(claim: Claim, better: Floats, than: Floats) -> float:
@@ -92,7 +98,7 @@ def _judge(claim: Claim, better: Floats, than: Floats, p: float, claims: int) ->
     significant = p < LEVEL
     if claim.margin is None:
         supported, contradicted = significant and low > 0, significant and high < 0
-        reason = _direction(supported, contradicted, significant)
+        reason = _direction(supported, contradicted, significant, apart=low > 0 or high < 0)
     else:
         inside = max(abs(low), abs(high)) < claim.margin
         supported = significant and inside
@@ -112,14 +118,12 @@ def _judge(claim: Claim, better: Floats, than: Floats, p: float, claims: int) ->
     )
 
 
-def _direction(supported: bool, contradicted: bool, significant: bool) -> str:
+def _direction(supported: bool, contradicted: bool, significant: bool, apart: bool) -> str:
     if supported:
         return "the difference is in the claimed direction"
     if contradicted:
         return "the difference is in the other direction"
-    if significant:
-        return "the test and the interval disagree"
-    return "no difference shown"
+    return "the test and the interval disagree" if significant or apart else "no difference shown"
 
 
 def _sameness(supported: bool, contradicted: bool, margin: float) -> str:
@@ -128,10 +132,6 @@ def _sameness(supported: bool, contradicted: bool, margin: float) -> str:
     if contradicted:
         return f"the difference is above {margin:g}"
     return f"a difference of {margin:g} is not ruled out"
-
-
-def _too_few(runs: int) -> str:
-    return f"only {runs} seeds have every run of its arms done, {FEWEST_RUNS} are needed"
 
 
 def describe(contrast: Contrast) -> str:

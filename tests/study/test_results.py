@@ -1,12 +1,12 @@
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 from fakes import finish_study
 
-from isobatch.errors import UserError
 from isobatch.study.design import Cell, from_toml
-from isobatch.study.queue import Queue
+from isobatch.study.queue import Queue, Result, sha256
 from isobatch.study.results import Results
 from isobatch.study.scores import constants
 
@@ -113,9 +113,29 @@ def test_a_seed_counts_where_every_run_of_the_arms_is_done(root):
     assert results.seeds(["a", "b"]) == [1, 3]
 
 
-def test_no_run_done_is_one_clear_line(tmp_path, monkeypatch):
+def test_an_environment_without_a_run_or_constants_has_no_scale(tmp_path, monkeypatch):
     monkeypatch.setattr("isobatch.study.results.constants", lambda env: None)
     Queue.create(tmp_path / "study", STUDY)
-    results = Results.load(tmp_path / "study")
-    with pytest.raises(UserError, match="nothing to report"):
-        _ = results.scales
+    assert Results.load(tmp_path / "study").scales == {}
+
+
+def test_metrics_of_any_row_count_but_the_flags_do_not(root):
+    queue = Queue.open(root)
+    for cell in STUDY.cells:
+        path = queue.run_path(cell) / "metrics.jsonl"
+        rows = path.read_text().splitlines()
+        rows[1] = rows[1].replace('"time"', '"clip_fraction": 0.1, "resumed": true, "time"')
+        path.write_text("\n".join(rows) + "\n")
+        done = queue._file(cell, "done")
+        result = dataclasses.replace(
+            Result(**json.loads(done.read_text())), metrics_sha256=sha256(path)
+        )
+        done.write_text(json.dumps(dataclasses.asdict(result)))
+    assert "clip_fraction" in Results.load(root).columns
+    assert "resumed" not in Results.load(root).columns
+
+
+def test_long_metrics_are_thinned_out_and_keep_their_last_row(root, monkeypatch):
+    monkeypatch.setattr("isobatch.study.results.MOST_ROWS", 2)
+    rows = Results.load(root).metrics(STUDY.cells[0])
+    assert [row["iterations"] for row in rows] == [2, 4]

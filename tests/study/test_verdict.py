@@ -1,9 +1,11 @@
+import json
+
 import numpy as np
 import pytest
 from fakes import finish_study
 
 from isobatch.study.design import from_toml
-from isobatch.study.queue import Queue
+from isobatch.study.queue import Queue, sha256
 from isobatch.study.results import Results
 from isobatch.study.stats import equivalence, mean, van_elteren
 from isobatch.study.verdict import verdicts
@@ -103,4 +105,18 @@ def test_too_few_seeds_leave_it_undecided_and_say_so(tmp_path):
     (found,) = verdicts(Results.load(tmp_path / "study"))
     assert found.verdict == "undecided"
     assert found.effect is None
-    assert "2 seeds" in found.sentence
+    assert "done: 2, needed: 5" in found.sentence
+
+
+def test_a_run_without_a_training_episode_leaves_its_curve_undecided(tmp_path):
+    judged(tmp_path, [claim("b", "a"), claim("b", "a", 'measure = "curve"')], LEVELS)
+    queue = Queue.open(tmp_path / "study")
+    cell = queue.study.cells[0]
+    path = queue.run_path(cell) / "metrics.jsonl"
+    path.write_text(json.dumps({"env_steps": 400, "iterations": 1, "episode_return": None}) + "\n")
+    done = queue._file(cell, "done")
+    done.write_text(json.dumps(json.loads(done.read_text()) | {"metrics_sha256": sha256(path)}))
+    score, curve = verdicts(Results.load(tmp_path / "study"))
+    assert score.verdict == "supported"
+    assert curve.verdict == "undecided"
+    assert "no episode ended" in curve.sentence
