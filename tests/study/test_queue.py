@@ -14,18 +14,16 @@ from isobatch.study import queue as queue_module
 from isobatch.study.design import from_toml, with_seeds
 from isobatch.study.queue import Lost, Queue, Result, read_study, sha256
 
-STUDY = from_toml(
-    """
-    [study]
-    envs = ["CartPole-v1"]
-    budget = 64
-    seeds = 3
-    [arms]
-    a = { n_envs = 2, n_steps = 8 }
-    b = { n_envs = 4, n_steps = 4 }
-    """,
-    "small",
-)
+TOML = """
+[study]
+envs = ["CartPole-v1"]
+budget = 64
+seeds = 3
+[arms]
+a = { n_envs = 2, n_steps = 8 }
+b = { n_envs = 4, n_steps = 4 }
+"""
+STUDY = from_toml(TOML, "small")
 
 
 @pytest.fixture
@@ -219,21 +217,10 @@ def test_whole_runs_are_left_where_they_are(queue):
 
 
 def test_another_study_in_the_directory_is_refused(queue):
-    other = from_toml(STUDY_TOML.replace("budget = 64", "budget = 128"), "small")
+    other = from_toml(TOML.replace("budget = 64", "budget = 128"), "small")
     with pytest.raises(UserError, match="another study"):
         Queue.create(queue.root, other)
     assert read_study(queue.root) == STUDY
-
-
-STUDY_TOML = """
-[study]
-envs = ["CartPole-v1"]
-budget = 64
-seeds = 3
-[arms]
-a = { n_envs = 2, n_steps = 8 }
-b = { n_envs = 4, n_steps = 4 }
-"""
 
 
 def test_the_same_study_goes_on_and_may_grow_by_seeds(queue):
