@@ -48,6 +48,7 @@ def conduct(queue: Queue, executor: Executor, workers: int, view: View) -> Outco
         finally:
             for worker in crew:
                 worker.stop()
+            queue.forget_dead()
             executor.close()
             view.stop()
     return outcome(queue)

@@ -143,6 +143,14 @@ class Queue:
                     return Claim(self, cell, holder)
         return None
 
+    def forget_dead(self) -> None:
+        """Free the cells of this machine's dead processes: they were stopped, not lost."""
+        with self._locked():
+            for cell, status in self.states().items():
+                holder = self._holder(cell) if status == "running" else None
+                if holder is not None and holder.is_dead:
+                    self._free(cell, "", "", give_up=False)
+
     @property
     def is_finished(self) -> bool:
         """True where every cell is done or failed."""

@@ -106,6 +106,16 @@ def test_a_cell_whose_process_is_dead_is_handed_out_again(queue):
     assert [each["kind"] for each in queue.attempts(STUDY.cells[0])] == ["lost"]
 
 
+def test_a_stopped_workers_cell_is_free_again_and_not_counted_as_lost(queue):
+    mine = take(queue)
+    key = dead_claim(queue.root)
+    assert key == STUDY.cells[1].key
+    queue.forget_dead()
+    assert queue.states()[STUDY.cells[1]] == "free"
+    assert queue.attempts(STUDY.cells[1]) == []
+    assert queue.states()[mine.cell] == "running"
+
+
 def test_a_claim_of_another_machine_is_stale_only_after_the_lease(queue, monkeypatch):
     monkeypatch.setattr(queue_module.socket, "gethostname", lambda: "elsewhere")
     claim = take(queue)
