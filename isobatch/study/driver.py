@@ -116,7 +116,7 @@ class Watch:
         if self._share_at_start is None:
             self._share_at_start = share
         elapsed, gained = time.monotonic() - self._began, share - self._share_at_start
-        left = elapsed * (1 - share) / gained if gained > 0 else None
+        left = elapsed * (1 - share) / gained if gained > 0 and share < 1 else None
         return Progress(states, rows, dict(self._scores), share, left)
 
 
