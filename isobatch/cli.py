@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        from isobatch.store import is_disk_full
+
+        if not is_disk_full(error):
             raise
         print("isobatch: the disk is full; what was written so far is whole", file=sys.stderr)
         return 2

@@ -11,6 +11,7 @@ beside, fsynced and renamed, so that it is there whole or not at all. No pickles
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -190,6 +191,11 @@ class RunDirectory:
     def save_policy(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
         """Write the policy file."""
         write_sealed(self.path / "policy.safetensors", tensors, data)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Say whether an error means that there is no room left to write."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def refuse_taken(path: Path) -> None:

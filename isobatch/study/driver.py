@@ -27,7 +27,7 @@ MAX_BROKEN = 5
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Standing:
     """How a study stands after conducting it."""
 
     done: int
@@ -36,7 +36,7 @@ class Outcome:
     """Cells not run, because it was interrupted."""
 
 
-def conduct(queue: Queue, executor: Executor, workers: int, view: View) -> Outcome:
+def conduct(queue: Queue, executor: Executor, workers: int, view: View) -> Standing:
     """Run a study's cells; Ctrl-C (or SIGTERM) stops the workers after their iteration."""
     with _only_driver(queue.root), _terminate_as_interrupt():
         crew: list[Worker] = []
@@ -51,21 +51,21 @@ def conduct(queue: Queue, executor: Executor, workers: int, view: View) -> Outco
             queue.forget_dead()
             executor.close()
             view.stop()
-    return outcome(queue)
+    return standing(queue)
 
 
-def outcome(queue: Queue) -> Outcome:
+def standing(queue: Queue) -> Standing:
     """Return how a study stands."""
     states = queue.states()
     failed = {cell: queue.failure(cell) for cell, status in states.items() if status == "failed"}
     done = sum(status == "done" for status in states.values())
-    return Outcome(done, failed, len(states) - done - len(failed))
+    return Standing(done, failed, len(states) - done - len(failed))
 
 
 def _run_all(
     queue: Queue, executor: Executor, workers: int, crew: list[Worker], view: View
 ) -> None:
-    watch, broken, settled = Watch(queue), 0, outcome(queue).left
+    watch, broken, settled = Watch(queue), 0, standing(queue).left
     while not queue.is_finished:
         for worker in [each for each in crew if not each.is_running()]:
             crew.remove(worker)
@@ -73,7 +73,7 @@ def _run_all(
             if ending is None:
                 continue
             view.note(f"a worker ended: {ending.reason}")
-            left = outcome(queue).left
+            left = standing(queue).left
             broken = broken + (not ending.killed) if left == settled else 0
             settled = left
             if broken >= MAX_BROKEN:

@@ -48,8 +48,7 @@ def estimate(study: Study) -> dict[tuple[str, str], Cost]:
 def run_cost(recipe: Recipe, evaluate: int = 0) -> Cost:
     """Time some steps and one minibatch's gradient, and multiply.
 
-    Evaluation is taken to need as many steps as training did for the same episodes; without
-    knowing an episode's length, a tenth of the budget.
+    How long an episode is cannot be known before: evaluation is taken as a tenth of the acting.
     """
     batch = recipe.batch
     env = envs.make(recipe, env_seeds(recipe.seed, batch.n_envs))
@@ -63,7 +62,7 @@ def run_cost(recipe: Recipe, evaluate: int = 0) -> Cost:
         env.close()
     iterations = recipe.total_timesteps / batch.rollout_size
     acting = step * (recipe.total_timesteps / batch.n_envs) * (1.1 if evaluate else 1.0)
-    learning = gradient * iterations * batch.rollout_size * batch.n_epochs
+    learning = gradient * recipe.total_timesteps * batch.n_epochs
     return Cost(acting + learning + START_SECONDS, int(iterations * ROW_BYTES + COPIES * size))
 
 

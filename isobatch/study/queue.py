@@ -130,7 +130,7 @@ class Queue:
 
         return {cell: status(cell) for cell in self.study.cells}
 
-    def claim(self) -> Claim | None:
+    def claim(self) -> Lease | None:
         """Take the first cell that is free, or whose holder is gone; None where there is none."""
         with self._locked() as now:
             for cell, status in self.states().items():
@@ -140,7 +140,7 @@ class Queue:
                 if status == "free":
                     holder = Holder(uuid.uuid4().hex, socket.gethostname(), *_this_process())
                     write_atomically(self._file(cell, "claim"), _json(asdict(holder)))
-                    return Claim(self, cell, holder)
+                    return Lease(self, cell, holder)
         return None
 
     def forget_dead(self) -> None:
@@ -267,7 +267,7 @@ class Queue:
             yield os.fstat(file.fileno()).st_mtime
 
 
-class Claim:
+class Lease:
     """A cell held by this process until it is finished, failed or released."""
 
     def __init__(self, queue: Queue, cell: Cell, holder: Holder) -> None:

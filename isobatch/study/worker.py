@@ -10,19 +10,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from isobatch.errors import UserError
 from isobatch.recipe import Recipe
-from isobatch.store import DamagedFile, InUse
-from isobatch.study.queue import HEARTBEAT_SECONDS, Claim, Lost, Queue, Result, sha256
+from isobatch.store import DamagedFile, InUse, is_disk_full
+from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, Lost, Queue, Result, sha256
 
 WAIT_SECONDS = 1.0
 """How often to look again where all that is left is in other workers' hands."""
-DISK_FULL = 28
-"""Exit code of a worker that could not write (errno ENOSPC's number)."""
+DISK_FULL = errno.ENOSPC
+"""Exit code of a worker that could not write."""
 
 
 class DiskFull(UserError):
@@ -43,48 +43,45 @@ def work(root: str | Path) -> None:
             return
 
 
-def run(claim: Claim) -> str:
+def run(claim: Lease) -> str:
     """Train a claimed cell; return done, failed, error, lost or stopped (it was asked to)."""
     try:
-        with _heartbeat(claim) as is_lost:
-            result = _train(claim)
-            if is_lost():
-                raise Lost
-        if result is None:
-            claim.release()
-            return "stopped"
-        claim.finish(result)
-        return "done"
+        return _run(claim)
     except Lost:
         return "lost"  # Another worker has it; what is on disk is that one's.
+
+
+def _run(claim: Lease) -> str:
+    try:
+        with _heartbeat(claim):
+            result = _train(claim)
     except InUse:
         # Its former worker is only slow, not gone: let it finish.
-        _end(lambda _: claim.release(), "", "")
+        claim.release()
         time.sleep(WAIT_SECONDS)
         return "lost"
     except DamagedFile as error:
+        claim.beat()  # Only what is still this worker's may be set aside.
         claim.queue.set_aside(claim.cell)
-        return _end(claim.error, str(error), "error")
+        claim.error(str(error))
+        return "error"
     except UserError as error:
-        return _end(claim.fail, " ".join(str(error).split()), "failed")
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        claim.fail(" ".join(str(error).split()))
+        return "failed"
+    except Exception as error:
+        if isinstance(error, OSError) and is_disk_full(error):
             claim.release()
             raise DiskFull(f"the disk is full: {claim.queue.root} cannot be written") from error
-        return _end(claim.error, _last_line(), "error")
-    except Exception:
-        return _end(claim.error, _last_line(), "error")
+        claim.error(_last_line())
+        return "error"
+    if result is None:
+        claim.release()
+        return "stopped"
+    claim.finish(result)
+    return "done"
 
 
-def _end(record: Callable[[str], None], reason: str, outcome: str) -> str:
-    try:
-        record(reason)
-    except Lost:
-        return "lost"
-    return outcome
-
-
-def _train(claim: Claim) -> Result | None:
+def _train(claim: Lease) -> Result | None:
     """Train or go on with the cell's run, and evaluate it; None where it was asked to stop."""
     from isobatch.policy import evaluate
     from isobatch.training import resume, train
@@ -120,16 +117,15 @@ def _train(claim: Claim) -> Result | None:
 
 
 @contextmanager
-def _heartbeat(claim: Claim) -> Iterator[Callable[[], bool]]:
-    """Touch the claim while the block runs; yield whether it was lost all the same."""
-    over, lost = threading.Event(), threading.Event()
+def _heartbeat(claim: Lease) -> Iterator[None]:
+    """Touch the claim while the block runs; one that is lost shows when the result is recorded."""
+    over = threading.Event()
 
     def beat() -> None:
         while not over.wait(HEARTBEAT_SECONDS):
             try:
                 claim.beat()
             except Lost:
-                lost.set()
                 return
             except OSError:
                 continue  # A full or absent disk shows itself in the run as well.
@@ -137,7 +133,7 @@ def _heartbeat(claim: Claim) -> Iterator[Callable[[], bool]]:
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
     try:
-        yield lost.is_set
+        yield
     finally:
         over.set()
         thread.join()

@@ -22,7 +22,6 @@ STUDY = from_toml(
     """,
     "small",
 )
-OWN = dataclasses.replace(STUDY, envs=("CartPole-v1", "gymnasium:CliffWalking-v1"))
 
 
 def score(cell):
