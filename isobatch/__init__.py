@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from isobatch.batch import Batch as Batch
     from isobatch.errors import UserError as UserError
+    from isobatch.objectives import objective as objective
     from isobatch.policy import Policy as Policy
     from isobatch.policy import evaluate as evaluate
     from isobatch.policy import load as load
@@ -28,6 +29,7 @@ _HOMES = {
     "UserError": "isobatch.errors",
     "evaluate": "isobatch.policy",
     "load": "isobatch.policy",
+    "objective": "isobatch.objectives",
     "preset": "isobatch.presets",
     "resume": "isobatch.training",
     "train": "isobatch.training",
@@ -40,6 +42,7 @@ __all__ = [
     "UserError",
     "evaluate",
     "load",
+    "objective",
     "preset",
     "resume",
     "train",

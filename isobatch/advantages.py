@@ -37,6 +37,24 @@ def gae(
     return advantages, advantages + values[:-1]
 
 
+def reward_to_go(rewards: Tensor, done: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+    """Discounted rewards to the episode's end, time-major; nothing is bootstrapped.
+
+    G_t = r_t + gamma (1 - done_t) G_{t+1}
+
+    rewards, done [T, N]. Returns G and where it is complete, both [T, N]: rows whose episode goes
+    on beyond the last row have only part of it.
+    """
+    returns, complete = [], []
+    running, ended = torch.zeros_like(rewards[0]), torch.zeros_like(done[0])
+    for reward, end in zip(reversed(rewards.unbind()), reversed(done.unbind()), strict=True):
+        running = reward + gamma * torch.where(end, 0, running)
+        ended = ended | end
+        returns.append(running)
+        complete.append(ended)
+    return torch.stack(returns[::-1]), torch.stack(complete[::-1])
+
+
 class AdvantageMoments:
     """Mean and variance of the advantages over the last iterations, weighted by sample count.
 

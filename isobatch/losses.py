@@ -57,6 +57,11 @@ def kl_loss(
     return -advantages * torch.exp(logp - behav) + kl_coef * penalty
 
 
+def policy_gradient_loss(logp: Tensor, advantages: Tensor) -> Tensor:
+    """REINFORCE's objective (Williams 1992), negated: -A log pi, [B]."""
+    return -advantages * logp
+
+
 def value_loss(values: Tensor, targets: Tensor) -> Tensor:
     """Half the squared error, (v - target)^2 / 2: [B]."""
     return 0.5 * (values - targets).square()
@@ -65,6 +70,11 @@ def value_loss(values: Tensor, targets: Tensor) -> Tensor:
 def floored(logp: Tensor, logp_behav: Tensor, max_ratio: float) -> Tensor:
     """Raise logp_behav so that no ratio pi / pi_behav exceeds `max_ratio`; no gradient flows."""
     return torch.maximum(logp_behav, logp.detach() - math.log(max_ratio))
+
+
+def capped_fraction(logp: Tensor, logp_behav: Tensor, max_ratio: float) -> Tensor:
+    """1 where `floored` held the ratio pi / pi_behav at `max_ratio`, else 0: [B]."""
+    return (logp - logp_behav > math.log(max_ratio)).to(logp.dtype)
 
 
 def clipped_fraction(logp: Tensor, logp_prox: Tensor, clip_range: float | Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -81,15 +82,18 @@ class Adam:
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
         """Take one step."""
+        self._take_in_gradient()
+        root = math.sqrt(1 - self.settings.adam_beta2**self.count)
+        spread = self.square.sqrt().add_(self.settings.adam_eps * root)
+        size = learning_rate * root / (1 - self.settings.adam_beta1**self.count)
+        self.parameters.vector.addcdiv_(self.mean, spread, value=-size)
+
+    def _take_in_gradient(self) -> None:
         beta1, beta2 = self.settings.adam_beta1, self.settings.adam_beta2
         gradient = self.parameters.gradient
         self.count += 1
         self.mean.lerp_(gradient, 1 - beta1)
         self.square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = math.sqrt(1 - beta2**self.count)
-        spread = self.square.sqrt().add_(self.settings.adam_eps * root)
-        size = learning_rate * root / (1 - beta1**self.count)
-        self.parameters.vector.addcdiv_(self.mean, spread, value=-size)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps."""
@@ -100,6 +104,60 @@ class Adam:
         self.mean.copy_(state["mean"])
         self.square.copy_(state["square"])
         self.count = int(state["count"])
+
+
+class RAdam(Adam):
+    """Rectified Adam (Liu et al. 2019): Adam whose step waits until its variance is known.
+
+    rho_t = rho - 2 t b2^t / (1 - b2^t),  rho = 2 / (1 - b2) - 1. Above 5 the step is
+    Adam's times sqrt((rho_t - 4)(rho_t - 2) rho / ((rho - 4)(rho - 2) rho_t)); up to there it is
+    lr m', without the second moment.
+    """
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """Take one step."""
+        beta1, beta2 = self.settings.adam_beta1, self.settings.adam_beta2
+        self._take_in_gradient()
+        decayed = beta2**self.count
+        longest = 2 / (1 - beta2) - 1
+        length = longest - 2 * self.count * decayed / (1 - decayed)
+        size = learning_rate / (1 - beta1**self.count)
+        if length <= 5:
+            self.parameters.vector.add_(self.mean, alpha=-size)
+            return
+        rectified = (length - 4) * (length - 2) * longest
+        rectified /= (longest - 4) * (longest - 2) * length
+        size *= math.sqrt(rectified * (1 - decayed))
+        spread = self.square.sqrt().add_(self.settings.adam_eps)
+        self.parameters.vector.addcdiv_(self.mean, spread, value=-size)
+
+
+class RmsProp:
+    """RMSprop (Tieleman & Hinton 2012) on flat parameters.
+
+    v <- a v + (1 - a) g^2,  theta <- theta - lr g / (sqrt(v) + eps)
+    """
+
+    def __init__(self, parameters: FlatParameters, settings: Optimizer) -> None:
+        self.parameters, self.settings = parameters, settings
+        self.square = torch.zeros_like(parameters.gradient)
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """Take one step."""
+        gradient, decay = self.parameters.gradient, self.settings.rms_decay
+        self.square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
+        spread = self.square.sqrt().add_(self.settings.adam_eps)
+        self.parameters.vector.addcdiv_(gradient, spread, value=-learning_rate)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        return {"square": self.square}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore from `state_dict`."""
+        self.square.copy_(state["square"])
 
 
 class Sgd:
@@ -124,9 +182,14 @@ class Sgd:
         self.velocity.copy_(state["velocity"])
 
 
+OPTIMIZERS: dict[str, Callable[[FlatParameters, Optimizer], FlatOptimizer]] = {
+    "adam": Adam, "radam": RAdam, "rmsprop": RmsProp, "sgd": Sgd,
+}  # fmt: skip
+
+
 def make_optimizer(parameters: FlatParameters, settings: Optimizer) -> FlatOptimizer:
     """Return the recipe's optimiser."""
-    return (Adam if settings.optimizer == "adam" else Sgd)(parameters, settings)
+    return OPTIMIZERS[settings.optimizer](parameters, settings)
 
 
 def scheduled(value: float, schedule: Schedule, env_steps: int, total_timesteps: int) -> float:

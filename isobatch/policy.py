@@ -15,7 +15,7 @@ from isobatch import envs, store
 from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import evaluation_seeds
 from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
-from isobatch.models import ActorCritic, EncoderFactory
+from isobatch.models import Agent, EncoderFactory, make_agent
 from isobatch.normalize import ObservationNormalizer
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState, under
@@ -29,7 +29,7 @@ class Policy:
         recipe: Recipe,
         observations: ObservationLayout,
         actions: ActionLayout,
-        model: ActorCritic,
+        model: Agent,
         normalizer: ObservationNormalizer,
     ) -> None:
         self.recipe = recipe
@@ -114,7 +114,7 @@ def load(path: str | Path, encoder: EncoderFactory | torch.nn.Module | None = No
     recipe = Recipe.load(Path(path) / "recipe.toml")
     observations = ObservationLayout.from_json(description["observations"])
     actions = ActionLayout.from_json(description["actions"])
-    model = ActorCritic(observations, actions, recipe.model, encoder)
+    model = make_agent(recipe, observations, actions, encoder)
     model.load_state_dict(under(tensors, "model"))
     width = observations.vector if recipe.normalize.normalize_observations else None
     normalizer = ObservationNormalizer(width)

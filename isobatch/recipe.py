@@ -20,7 +20,12 @@ from isobatch.batch import Batch, minibatch_count, positive
 from isobatch.errors import UserError, nearest
 
 Schedule = Literal["constant", "linear"]
-ALGORITHMS = ("ppo", "ppo-ewma")
+ALGORITHMS = ("ppo", "ppo-ewma", "ppg", "ppg-ewma", "a2c", "reinforce", "pqn")
+OBJECTIVES = ["clip", "kl", "pg"]
+"""Names of the policy objectives; `objectives.objective` adds a user's own."""
+STALE_ALGORITHMS = ("ppo", "ppo-ewma", "ppg", "ppg-ewma")
+ONE_STEP = {"objective": "pg", "n_minibatches": 1, "n_epochs": 1}
+"""What makes an update the policy gradient itself: every row once, under the policy it names."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ class Model:
     """Widths of the MLP's hidden layers."""
     activation: Literal["tanh", "relu", "elu"] = "tanh"
     """The MLP's activation."""
+    layer_norm: bool = False
+    """Normalise each hidden layer before its activation, as PQN needs."""
     init: Literal["orthogonal", "reference"] = "orthogonal"
     """Orthogonal weights, or the reference implementation's row-normalised ones."""
 
@@ -83,8 +90,8 @@ class Objective:
     """Discount per step."""
     gae_lambda: float = 0.95
     """GAE's lambda: 0 trusts the value function, 1 the returns."""
-    objective: Literal["clip", "kl"] = "clip"
-    """Limit the step by clipping the ratio, or by a KL penalty."""
+    objective: str = "clip"
+    """clip the ratio, a kl penalty on it, or pg, the policy gradient without one."""
     clip_range: float = 0.2
     """Clipping's epsilon."""
     clip_range_schedule: Schedule = "constant"
@@ -109,14 +116,53 @@ class Objective:
     """PPO-EWMA: decay of the averaged weights per gradient step."""
     minibatches_by: Literal["samples", "envs"] = "samples"
     """Draw minibatches from single rows, or from whole environments' trajectories."""
+    n_value_epochs: int = 0
+    """Epochs of the value function alone, before the policy's n_epochs; 0 trains both at once."""
+    baseline: bool = True
+    """REINFORCE: subtract the value function from the returns."""
+    staleness: int = 0
+    """Learn from each rollout this many iterations after it was collected."""
+    staleness_loss: Literal["decoupled", "behavior", "proximal"] = "decoupled"
+    """Stale data: weigh it by the policy that acted and limit the step from the one before the
+    update (decoupled), or take for both the one that acted, or the one before the update."""
+
+
+@dataclass(frozen=True)
+class Phasic:
+    """PPG's phases."""
+
+    n_policy_iterations: int = 32
+    """Iterations of a policy phase, N_pi; an auxiliary phase follows."""
+    n_aux_epochs: int = 6
+    """Passes over the whole phase's data in the auxiliary phase, E_aux."""
+    clone_coef: float = 1.0
+    """Auxiliary phase: weight of KL(policy before it, policy)."""
+    aux_learning_rate: float = 0.0
+    """Step size of the auxiliary phase's own optimiser; 0 takes learning_rate."""
+    aux_segments: int = 0
+    """Auxiliary minibatches hold this many environments' rollouts; 0 takes n_envs / 16."""
+    phase_memory: str = "4GB"
+    """Memory for the phase's compressed observations; what exceeds it goes to a file in the run."""
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """PQN's random actions."""
+
+    epsilon_start: float = 1.0
+    """Probability of a random action at the start."""
+    epsilon_end: float = 0.05
+    """The same at the end."""
+    epsilon_fraction: float = 0.2
+    """Part of the budget over which it falls, linearly."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
     """How gradients become steps."""
 
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """Adam or plain SGD."""
+    optimizer: Literal["adam", "radam", "rmsprop", "sgd"] = "adam"
+    """The update rule."""
     learning_rate: float = 3e-4
     """Step size."""
     learning_rate_schedule: Schedule = "constant"
@@ -126,7 +172,9 @@ class Optimizer:
     adam_beta2: float = 0.999
     """Adam's decay of the squared gradient's mean."""
     adam_eps: float = 1e-5
-    """Adam's epsilon."""
+    """Adam's (RAdam's, RMSprop's) epsilon."""
+    rms_decay: float = 0.99
+    """RMSprop's decay of the squared gradient's mean."""
     momentum: float = 0.0
     """SGD's momentum."""
     max_grad_norm: float | None = None
@@ -155,7 +203,7 @@ class Recipe:
 
     env: str
     """Environment id: EnvPool's, Gymnasium's (gymnasium:Id, module:Id) or tensor:Id."""
-    algo: Literal["ppo", "ppo-ewma"] = "ppo"
+    algo: Literal["ppo", "ppo-ewma", "ppg", "ppg-ewma", "a2c", "reinforce", "pqn"] = "ppo"
     """The algorithm."""
     total_timesteps: int = 100_000
     """Data budget in environment steps; the run ends within n_envs of it."""
@@ -163,6 +211,8 @@ class Recipe:
     """Seed of everything random in the run."""
     batch: Batch = field(default_factory=Batch)
     objective: Objective = field(default_factory=Objective)
+    phasic: Phasic = field(default_factory=Phasic)
+    exploration: Exploration = field(default_factory=Exploration)
     optimizer: Optimizer = field(default_factory=Optimizer)
     model: Model = field(default_factory=Model)
     normalize: Normalize = field(default_factory=Normalize)
@@ -172,6 +222,22 @@ class Recipe:
     def __post_init__(self) -> None:
         _check_types(self)
         _check_ranges(self)
+        _check_algorithm(self)
+
+    @property
+    def is_phasic(self) -> bool:
+        """True where auxiliary phases follow policy phases."""
+        return self.algo in ("ppg", "ppg-ewma")
+
+    @property
+    def averages_policy(self) -> bool:
+        """True where the proximal policy is an average of recent ones."""
+        return self.algo in ("ppo-ewma", "ppg-ewma")
+
+    @property
+    def trains_value_apart(self) -> bool:
+        """True where the value function has epochs, and so an optimiser, of its own."""
+        return self.objective.n_value_epochs not in (0, self.batch.n_epochs)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -337,9 +403,13 @@ def _type_name(hint: Any) -> str:
 def _check_ranges(recipe: Recipe) -> None:
     """Refuse values no run can mean; the bounds are the formulas' own."""
     values = recipe.values
-    for name in ("gamma", "gae_lambda", "reward_gamma"):
+    for name in (
+        "gamma", "gae_lambda", "reward_gamma", "epsilon_start", "epsilon_end", "epsilon_fraction",
+    ):  # fmt: skip
         _require(0 <= values[name] <= 1, name, "must lie in [0, 1]", values[name])
-    for name in ("proximal_decay", "advantage_decay", "adam_beta1", "adam_beta2", "momentum"):
+    for name in (
+        "proximal_decay", "advantage_decay", "adam_beta1", "adam_beta2", "rms_decay", "momentum",
+    ):  # fmt: skip
         _require(0 <= values[name] < 1, name, "must lie in [0, 1)", values[name])
     for name in ("learning_rate", "adam_eps", "reward_clip", "clip_range", "target_kl"):
         _require(values[name] is None or values[name] > 0, name, "must be positive", values[name])
@@ -351,22 +421,51 @@ def _check_ranges(recipe: Recipe) -> None:
     )
     for name in (
         "kl_coef", "vf_coef", "ent_coef", "env_threads", "threads", "chunk_size", "seed",
-        "checkpoint_seconds",
+        "checkpoint_seconds", "staleness", "n_value_epochs", "n_aux_epochs", "clone_coef",
+        "aux_learning_rate", "aux_segments",
     ):  # fmt: skip
         _require(values[name] >= 0, name, "must not be negative", values[name])
     _require(values["seed"] < 1 << 63, "seed", "must be below 2^63", values["seed"])
     _require(values["max_ratio"] >= 1, "max_ratio", "must be at least 1", values["max_ratio"])
-    _require(
-        values["total_timesteps"] >= 1,
-        "total_timesteps",
-        "must be at least 1",
-        values["total_timesteps"],
-    )
+    for name in ("total_timesteps", "n_policy_iterations"):
+        _require(values[name] >= 1, name, "must be at least 1", values[name])
+    known = f"must be one of {', '.join(OBJECTIVES)}"
+    _require(values["objective"] in OBJECTIVES, "objective", known, repr(values["objective"]))
+    memory_size(values["phase_memory"], "phase_memory")
     widths = recipe.model.hidden_sizes
     _require(bool(widths) and min(widths) > 0, "hidden_sizes", "must be positive", widths)
     for option in recipe.environment.env_options:
         name, _, value = option.partition("=")
         _require(bool(name and value), "env_options", "must be name=value", option)
+
+
+def _check_algorithm(recipe: Recipe) -> None:
+    """Refuse fields that contradict the algorithm."""
+    values = recipe.values
+    if recipe.algo in ("a2c", "reinforce"):
+        for name, value in ONE_STEP.items():
+            _require(
+                values[name] == value, name, f"must be {value} for {recipe.algo}", values[name]
+            )
+    if recipe.objective.staleness:
+        able = ", ".join(STALE_ALGORITHMS)
+        _require(recipe.algo in STALE_ALGORITHMS, "staleness", f"is for {able}", recipe.algo)
+        _require(
+            not recipe.averages_policy or recipe.objective.staleness_loss == "decoupled",
+            "staleness_loss",
+            f"must be decoupled for {recipe.algo}, whose proximal policy is its average",
+            recipe.objective.staleness_loss,
+        )
+
+
+def memory_size(text: str, name: str = "size") -> int:
+    """Return the bytes of a size such as 512MB, 4GB or 1.5GiB."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B", text.strip())
+    if match is None:
+        raise UserError(f"{name} must be a size such as 512MB or 4GB, got {text!r}")
+    number, unit, binary = match.groups()
+    power = " kMGT".index(unit.replace("K", "k") or " ")
+    return int(float(number) * (1024 if binary else 1000) ** power)
 
 
 def _require(holds: bool, name: str, demand: str, value: Any) -> None:

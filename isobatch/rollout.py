@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +13,14 @@ from torch import Tensor
 from isobatch.envs import BatchedEnv, Observation, Step
 from isobatch.envs.spaces import ActionNotFinite
 from isobatch.errors import UserError
-from isobatch.models import ActorCritic
+from isobatch.models import Agent
 from isobatch.models.acting import Prepare, acting
+
+BY_STEP = (
+    "actions", "params", "logp", "rewards", "terminated", "truncated", "valid", "first", "scores",
+    "over",
+)  # fmt: skip
+"""The fields of a rollout that have T rows and are always there."""
 
 
 @dataclass
@@ -48,11 +55,47 @@ class Rollout:
     """[T, N] the environment's own rewards."""
     over: Tensor
     """[T, N] bool: a whole episode (game) ended."""
+    params_prox: Tensor | None = None
+    """[T, N, P]: parameters of the policy that limits the step; None: the one that acted."""
 
     @property
     def n_valid(self) -> int:
         """Transitions in the rollout."""
         return int(self.valid.sum())
+
+    def since(self, step: int) -> Rollout:
+        """Return the rollout from row `step` on."""
+        return Rollout(
+            observations={part: rows[step:] for part, rows in self.observations.items()},
+            values=self.values[step:],
+            final_values=None if self.final_values is None else self.final_values[step:],
+            params_prox=None if self.params_prox is None else self.params_prox[step:],
+            **{name: getattr(self, name)[step:] for name in BY_STEP},
+        )
+
+
+def concatenate(before: Rollout, after: Rollout) -> Rollout:
+    """Join two rollouts of the same environments in time, the one right after the other.
+
+    The last observations and values of `before` are the first of `after`.
+    """
+    final_values = None
+    if before.final_values is not None or after.final_values is not None:
+        parts = [
+            torch.zeros_like(each.rewards) if each.final_values is None else each.final_values
+            for each in (before, after)
+        ]
+        final_values = torch.cat(parts)
+    joined = {name: torch.cat([getattr(before, name), getattr(after, name)]) for name in BY_STEP}
+    return Rollout(
+        observations={
+            part: torch.cat([rows[:-1], after.observations[part]])
+            for part, rows in before.observations.items()
+        },
+        values=torch.cat([before.values[:-1], after.values]),
+        final_values=final_values,
+        **joined,
+    )
 
 
 @dataclass
@@ -69,11 +112,12 @@ class Collector:
     def __post_init__(self) -> None:
         self.observation = self._on_device(self.env.reset())
         self.first = torch.ones(self.env.n_envs, dtype=torch.bool, device=self.device)
+        self._float = torch.zeros((), device=self.device)
 
     @torch.no_grad()
     def collect(
         self,
-        model: ActorCritic,
+        model: Agent,
         prepare: Prepare,
         generator: torch.Generator,
         n_steps: int,
@@ -86,7 +130,7 @@ class Collector:
         """
         n_envs = self.env.n_envs
         act, distribution = acting(model, prepare, n_envs), model.distribution
-        noise = distribution.noise((n_steps, n_envs), model.value_head.weight, generator).unbind()
+        noise = distribution.noise((n_steps, n_envs), self._float, generator).unbind()
         record = Record(
             n_steps, self.device, has_images=self.env.observation_layout.image is not None
         )
@@ -118,7 +162,7 @@ class Collector:
             raise UserError(f"{self.env.name}, step {self.steps_taken + t}: {error}") from None
 
     def _rollout(
-        self, model: ActorCritic, prepare: Prepare, record: Record, observations: Observation
+        self, model: Agent, prepare: Prepare, record: Record, observations: Observation
     ) -> Rollout:
         actions, params = record.stacked("actions"), record.stacked("params")
         terminated, truncated = record.stacked("terminated"), record.stacked("truncated")
@@ -142,18 +186,18 @@ class Collector:
         )
 
     def _values(
-        self, model: ActorCritic, prepare: Prepare, observations: Observation, record: Record
+        self, model: Agent, prepare: Prepare, observations: Observation, record: Record
     ) -> Tensor:
         """Return values [T+1, N]: those computed while acting, or all of them now, in chunks."""
         if "values" in record:
             last = model.values(prepare(self.observation))
             return torch.cat([record.stacked("values"), last[None]])
         flat = {part: tensor.flatten(0, 1) for part, tensor in observations.items()}
-        values = chunked_values(model, prepare, flat, self.chunk_size)
+        values = chunked(lambda rows: model.values(prepare(rows)), flat, self.chunk_size)
         return values.view(-1, self.env.n_envs)
 
     def _final_values(
-        self, model: ActorCritic, prepare: Prepare, truncated: Tensor, record: Record
+        self, model: Agent, prepare: Prepare, truncated: Tensor, record: Record
     ) -> Tensor | None:
         """Value the final observations of truncated episodes, where they were given apart."""
         if not record.finals:
@@ -337,15 +381,13 @@ class EpisodeTracker:
         self.finished = state["finished"]
 
 
-def chunked_values(
-    model: ActorCritic, prepare: Prepare, rows: Observation, chunk_size: int
-) -> Tensor:
-    """Return values [B] of observation rows [B, ...], a chunk at a time."""
+def chunked(compute: Callable[[Observation], Tensor], rows: Observation, chunk_size: int) -> Tensor:
+    """Return `compute` of observation rows [B, ...], a chunk at a time, end to end."""
     count = len(next(iter(rows.values())))
-    parts = []
-    for start in range(0, count, chunk_size):
-        chunk = {part: tensor[start : start + chunk_size] for part, tensor in rows.items()}
-        parts.append(model.values(prepare(chunk)))
+    parts = [
+        compute({part: tensor[start : start + chunk_size] for part, tensor in rows.items()})
+        for start in range(0, count, chunk_size)
+    ]
     return torch.cat(parts)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from isobatch.advantages import AdvantageMoments
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.machine import torch_threads
-from isobatch.models import ActorCritic, EncoderFactory
+from isobatch.models import ActorCritic, Agent, EncoderFactory, make_agent
 from isobatch.normalize import ObservationNormalizer, RewardNormalizer
 from isobatch.optimize import FlatOptimizer, FlatParameters, make_optimizer
 from isobatch.proximal import Ewma
@@ -28,6 +28,8 @@ class Counters:
     iterations: int = 0
     epochs: int = 0
     grad_steps: int = 0
+    phase_iterations: int = 0
+    """PPG: iterations of the policy phase under way."""
     restarts: int = 0
     """How often the environments were made anew."""
     seconds: float = 0.0
@@ -38,10 +40,14 @@ class Counters:
 class TrainState:
     """Networks, optimiser, averages, normalisers, generators and counters."""
 
-    model: ActorCritic
+    model: Agent
     parameters: FlatParameters
     """The model's parameters, as the optimiser sees them."""
     optimizer: FlatOptimizer
+    value_optimizer: FlatOptimizer | None
+    """The value function's own, where it has epochs of its own."""
+    auxiliary_optimizer: FlatOptimizer | None
+    """The auxiliary phase's own."""
     proximal: Ewma | None
     advantage_moments: AdvantageMoments
     observation_normalizer: ObservationNormalizer
@@ -64,19 +70,24 @@ class TrainState:
         # On one thread: an orthogonal matrix's last bits depend on how many computed it.
         with torch.random.fork_rng(devices=[]), torch_threads(1, images=False):
             torch.manual_seed(recipe.seed)
-            model = ActorCritic(observations, actions, recipe.model, encoder).to(device)
+            model = make_agent(recipe, observations, actions, encoder).to(device)
         if observations.image:
             model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         parameters = FlatParameters(model)
         settings, n_envs = recipe.normalize, recipe.batch.n_envs
         width = observations.vector if settings.normalize_observations else None
-        is_ewma = recipe.algo == "ppo-ewma"
         averaged = recipe.objective.advantage_normalization == "ewma"
+
+        def another(wanted: bool) -> FlatOptimizer | None:
+            return make_optimizer(parameters, recipe.optimizer) if wanted else None
+
         return cls(
             model=model,
             parameters=parameters,
             optimizer=make_optimizer(parameters, recipe.optimizer),
-            proximal=Ewma(model.actor, recipe.objective.proximal_decay) if is_ewma else None,
+            value_optimizer=another(recipe.trains_value_apart),
+            auxiliary_optimizer=another(recipe.is_phasic),
+            proximal=_average(model, recipe),
             advantage_moments=AdvantageMoments(
                 recipe.objective.advantage_decay if averaged else 0.0
             ),
@@ -102,17 +113,25 @@ class TrainState:
             "model": self.model.state_dict(),
             "observation": self.observation_normalizer.state_dict(),
             "reward": self.reward_normalizer.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
             "generator": {
                 "action": self.action_generator.get_state(),
                 "shuffle": self.shuffle_generator.get_state(),
             },
         }
-        if self.proximal is not None:
-            parts["proximal"] = self.proximal.state_dict()
+        parts |= {name: each.state_dict() for name, each in self._optional().items()}
         for part, entries in parts.items():
             tensors.update({f"{part}.{name}": value for name, value in entries.items()})
         return tensors
+
+    def _optional(self) -> dict[str, FlatOptimizer | Ewma]:
+        """The optimisers and the average there are."""
+        parts = {
+            "optimizer": self.optimizer,
+            "value_optimizer": self.value_optimizer,
+            "auxiliary_optimizer": self.auxiliary_optimizer,
+            "proximal": self.proximal,
+        }
+        return {name: each for name, each in parts.items() if each is not None}
 
     def numbers(self) -> dict[str, Any]:
         """Return everything else of the state, as plain data."""
@@ -129,12 +148,17 @@ class TrainState:
         self.reward_normalizer.load_state_dict(under(tensors, "reward"))
         self.action_generator.set_state(tensors["generator.action"])
         self.shuffle_generator.set_state(tensors["generator.shuffle"])
-        if self.proximal is not None:
-            self.proximal.load_state_dict(under(tensors, "proximal"))
-        self.optimizer.load_state_dict(under(tensors, "optimizer"))
+        for name, each in self._optional().items():
+            each.load_state_dict(under(tensors, name))
         self.advantage_moments.load_state_dict(numbers["advantage_moments"])
         self.episodes.load_state_dict(numbers["episodes"])
         self.counters = Counters(**numbers["counters"])
+
+
+def _average(model: Agent, recipe: Recipe) -> Ewma | None:
+    if not recipe.averages_policy or not isinstance(model, ActorCritic):
+        return None
+    return Ewma(model.actor, recipe.objective.proximal_decay)
 
 
 def under(tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from isobatch import envs, machine, policy, store
-from isobatch.algos import ppo
+from isobatch.algos import check_phase_memory, make_learner
 from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import env_seeds
 from isobatch.errors import UserError
@@ -159,7 +159,7 @@ def _run(
         _stop_requests() as stop_requested,
     ):
         collector = Collector(env, device, chunk_size)
-        stepper = ppo.make_stepper(state, recipe, chunk_size)
+        learner = make_learner(state, recipe, chunk_size, directory.path, view.note)
         view.start(recipe, str(directory.path), counters.env_steps)
         try:
             saved = began = time.perf_counter()
@@ -171,12 +171,13 @@ def _run(
                     recipe.batch.n_steps,
                     row_limit=left if left < recipe.batch.rollout_size else None,
                 )
-                statistics = ppo.learn(state, rollout, recipe, stepper)
+                statistics = learner.learn(rollout)
                 _refuse_divergence(state, statistics)
                 _count(state, rollout)
                 now = time.perf_counter()
                 elapsed, began = now - began, now
                 counters.seconds += elapsed
+                statistics = dict.fromkeys(learner.columns) | statistics
                 row = _row(recipe, state, rollout, statistics, elapsed)
                 if resumed:
                     row["resumed"], resumed = True, False
@@ -189,6 +190,7 @@ def _run(
                     saved = time.perf_counter()
         finally:
             view.stop()
+            learner.close()
     _checkpoint(directory, state, env)
     unspent = recipe.total_timesteps - counters.env_steps
     return Run(directory.path, interrupted=unspent >= n_envs)
@@ -220,7 +222,7 @@ def _row(
     recipe: Recipe,
     state: TrainState,
     rollout: Rollout,
-    statistics: dict[str, float],
+    statistics: Mapping[str, float | None],
     elapsed: float,
 ) -> dict[str, Any]:
     """Return the iteration's row of metrics."""
@@ -233,7 +235,6 @@ def _row(
         "episodes": episodes.finished,
         "episode_return": episodes.mean_return,
         "episode_length": episodes.mean_length,
-        **dict.fromkeys(ppo.COLUMNS),
         **statistics,
         **asdict(recipe.batch),
         "rows": rollout.n_valid,
@@ -273,6 +274,8 @@ def _make(recipe: Recipe, make_env: MakeEnv | None, restarts: int) -> envs.Batch
 
 def _begin(recipe: Recipe, env: envs.BatchedEnv, encoder: Encoder | None) -> TrainState:
     device = choose_device(recipe.machine.device)
+    if recipe.is_phasic:
+        check_phase_memory(recipe, env.observation_layout)
     return TrainState.begin(recipe, env.observation_layout, env.action_layout, device, encoder)
 
 

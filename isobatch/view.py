@@ -23,6 +23,10 @@ class View(Protocol):
         """Show one iteration."""
         ...
 
+    def note(self, text: str) -> None:
+        """Say what goes on within an iteration that takes long."""
+        ...
+
     def stop(self) -> None:
         """End the display."""
         ...
@@ -35,6 +39,9 @@ class Silent:
         """Do nothing."""
 
     def row(self, row: dict[str, Any]) -> None:
+        """Do nothing."""
+
+    def note(self, text: str) -> None:
         """Do nothing."""
 
     def stop(self) -> None:
@@ -51,10 +58,20 @@ class Lines:
 
     def row(self, row: dict[str, Any]) -> None:
         """Print a line if the last one is old enough."""
-        now = time.monotonic()
-        if now - self._last >= LINE_SECONDS:
-            self._last = now
+        if self._due():
             print(f"{row['env_steps']:>10,} / {self._total:,} steps  {readings(row)}", flush=True)
+
+    def note(self, text: str) -> None:
+        """Print a line if the last one is old enough."""
+        if self._due():
+            print(f"{'':>10}   {text}", flush=True)
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < LINE_SECONDS:
+            return False
+        self._last = now
+        return True
 
     def stop(self) -> None:
         """Do nothing."""
@@ -85,6 +102,10 @@ class Live:
     def row(self, row: dict[str, Any]) -> None:
         """Move the bar and refresh the readings."""
         self._progress.update(self._task, completed=row["env_steps"], readings=readings(row))
+
+    def note(self, text: str) -> None:
+        """Show it in place of the readings."""
+        self._progress.update(self._task, readings=text)
 
     def stop(self) -> None:
         """Leave the last state on the screen."""
@@ -117,4 +138,26 @@ def readings(row: dict[str, Any]) -> str:
         parts.append(f"KL {row['approx_kl']:.4f}")
     if row.get("clip_fraction") is not None:
         parts.append(f"clipped {row['clip_fraction']:.1%}")
+    if row.get("age_iterations"):
+        parts.append(f"{row['age_iterations']:.0f} iterations old")
+    if row.get("epsilon") is not None:
+        parts.append(f"random {row['epsilon']:.1%}")
+    if row.get("phase_memory_bytes") is not None:
+        parts.append(_phase(row))
     return "  ".join(parts)
+
+
+def _phase(row: dict[str, Any]) -> str:
+    """Say how far PPG's phase is and where its observations lie."""
+    place = f"{size(row['phase_memory_bytes'])} in memory"
+    if row["phase_disk_bytes"]:
+        place += f", {size(row['phase_disk_bytes'])} on disk"
+    return f"phase {row['phase_iteration']:.0f}: {place}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as people read it: 1.2 GB, 340 MB, 12 kB."""
+    for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= one:
+            return f"{count / one:.3g} {unit}"
+    return f"{count:.0f} B"

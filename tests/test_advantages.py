@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isobatch.advantages import AdvantageMoments, gae
+from isobatch.advantages import AdvantageMoments, gae, reward_to_go
 
 GAMMA = 0.9
 
@@ -43,6 +43,17 @@ def test_lambda_1_is_monte_carlo(data):
     returns, values = monte_carlo(*data), data[1]
     torch.testing.assert_close(advantages, returns - values[:-1])
     torch.testing.assert_close(targets, returns)
+
+
+@given(trajectories())
+def test_reward_to_go_is_monte_carlo_without_bootstrap(data):
+    rewards, values, terminated, truncated = data
+    done = terminated | truncated
+    returns, complete = reward_to_go(rewards, done, GAMMA)
+    nothing = torch.zeros_like(values)
+    torch.testing.assert_close(returns, monte_carlo(rewards, nothing, terminated, truncated))
+    ends_later = done.flip(0).cummax(0).values.flip(0)
+    assert torch.equal(complete, ends_later)
 
 
 @given(trajectories())

@@ -116,6 +116,35 @@ BAD_REQUESTS = {
     "no such option": ("train CartPole-v1 --env-options wheels=3", ["wheels"]),
     "malformed option": ("train CartPole-v1 --env-options wheels", ["env_options", "name=value"]),
     "encoder without images": ("train CartPole-v1 --encoder impala", ["impala", "images"]),
+    "continuous actions for pqn": (
+        "train HalfCheetah-v4 --algo pqn",
+        ["pqn", "one discrete action", "6 continuous"],
+    ),
+    "negative staleness": ("train CartPole-v1 --staleness -1", ["staleness", "negative", "-1"]),
+    "unknown staleness loss": (
+        "train CartPole-v1 --staleness-loss old",
+        ["--staleness-loss", "old", "decoupled"],
+    ),
+    "stale a2c": ("train CartPole-v1 --algo a2c --staleness 2", ["staleness", "ppo", "a2c"]),
+    "stale average": (
+        "train CartPole-v1 --algo ppo-ewma --staleness 2 --staleness-loss behavior",
+        ["staleness_loss", "decoupled", "ppo-ewma"],
+    ),
+    "no policy iterations": (
+        "train CartPole-v1 --algo ppg --n-policy-iterations 0",
+        ["n_policy_iterations", "at least 1"],
+    ),
+    "phase memory below a segment": (
+        "train BigfishEasy-v0 --algo ppg --phase-memory 3MB",
+        ["phase_memory 3MB", "one segment", "256 steps", "12,288"],
+    ),
+    "phase memory that is no size": (
+        "train CartPole-v1 --algo ppg --phase-memory plenty",
+        ["phase_memory", "4GB", "plenty"],
+    ),
+    "epochs for a2c": ("train CartPole-v1 --algo a2c --n-epochs 4", ["n_epochs", "1", "a2c"]),
+    "unknown objective": ("train CartPole-v1 --objective best", ["objective", "clip", "best"]),
+    "epsilon above one": ("train CartPole-v1 --algo pqn --epsilon-end 2", ["epsilon_end", "2"]),
     "nan reward": (
         "train probe_registry:NanReward-v0",
         ["probe_registry:NanReward-v0", "reward", "environment 0", "step 5"],

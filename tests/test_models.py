@@ -1,5 +1,6 @@
 import copy
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +68,52 @@ def test_shapes_for_every_encoder(space, encoder, architecture):
     assert values.shape == (5,)
     torch.testing.assert_close(model.values(observe(space)), values)
     torch.testing.assert_close(model.actor(observe(space)), params)
+
+
+@pytest.mark.parametrize(
+    ("space", "encoder"), [(VECTOR, "mlp"), (IMAGE, "nature"), (IMAGE, "impala")]
+)
+def test_layer_norm_makes_features_blind_to_the_scale_before_them(space, encoder):
+    def features(layer_norm, factor):
+        model = build(space, encoder=encoder, layer_norm=layer_norm, activation="relu")
+        encoded: Any = model.actor.encoder
+        inner = encoded.image or encoded.vector
+        last = inner.layers[-1] if encoder == "mlp" else inner.dense
+        with torch.no_grad():
+            last.weight.mul_(factor)
+        return model.actor.encoder(observe(space))
+
+    torch.testing.assert_close(features(True, 50.0), features(True, 1.0), rtol=0.01, atol=0.01)
+    assert (features(False, 50.0) - features(False, 1.0)).abs().max() > 1
+
+
+def test_layer_norm_is_before_each_activation():
+    model = build(layer_norm=True, activation="relu", hidden_sizes=(8, 6))
+    vector = observe(VECTOR)["vector"]
+    encoded: Any = model.actor.encoder
+    for linear in encoded.vector.linears:
+        hidden = linear(vector)
+        centred = hidden - hidden.mean(1, keepdim=True)
+        vector = (centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()).relu()
+    torch.testing.assert_close(model.actor.encoder(observe(VECTOR)), vector)
+    # NumPy's way of acting has no such layer: it must not be taken.
+    act = acting(model, lambda observation: observation, 5)
+    torch.testing.assert_close(act(observe(VECTOR))[0], model(observe(VECTOR))[0])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_auxiliary_head_is_a_second_value_of_the_policys_encoder(architecture):
+    model = ActorCritic(*layouts(VECTOR), Model(architecture=architecture), auxiliary=True)
+    params, values, auxiliary = model.with_auxiliary(observe(VECTOR))
+    plain_params, plain_values = model(observe(VECTOR))
+    torch.testing.assert_close(params, plain_params)
+    torch.testing.assert_close(values, plain_values)
+    auxiliary.sum().backward()
+    assert all(each.grad is not None for each in model.actor.encoder.parameters())
+    assert model.value_head.weight.grad is None
+    assert model.critic_encoder is None or all(
+        each.grad is None for each in model.critic_encoder.parameters()
+    )
 
 
 @pytest.mark.parametrize("actions", SEVERAL)

@@ -59,7 +59,7 @@ def test_views_are_the_modules_own_parameters():
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", "radam", "rmsprop", "sgd"])
 def test_stepping_the_flat_vector_trains_the_module(memory_format, optimizer):
     plain = pictures(memory_format)
     flat = copy.deepcopy(plain)
@@ -68,6 +68,8 @@ def test_stepping_the_flat_vector_trains_the_module(memory_format, optimizer):
     ours = make_optimizer(parameters, Optimizer(optimizer=optimizer, momentum=0.9))
     theirs = {
         "adam": lambda: torch.optim.Adam(plain.parameters(), lr=0.01, eps=1e-5),
+        "radam": lambda: torch.optim.RAdam(plain.parameters(), lr=0.01, eps=1e-5),
+        "rmsprop": lambda: torch.optim.RMSprop(plain.parameters(), lr=0.01, eps=1e-5),
         "sgd": lambda: torch.optim.SGD(plain.parameters(), lr=0.01, momentum=0.9),
     }[optimizer]()
     for _ in range(10):
@@ -108,7 +110,7 @@ def test_adam_by_hand():
     assert second - first == pytest.approx(-0.1 * mean / (square**0.5 + 1))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", "radam", "rmsprop", "sgd"])
 def test_optimizer_state_restores_what_follows(optimizer):
     settings = Optimizer(optimizer=optimizer, momentum=0.9)
     moved = []

@@ -5,82 +5,24 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from hand_made import ACTIONS, ENVS, PLAIN, STEPS, begin, experience, weights
 from torch import nn
 
 from isobatch.algos import ppo
-from isobatch.envs.spaces import ActionLayout, ObservationLayout
-from isobatch.recipe import Recipe
+from isobatch.envs.spaces import ObservationLayout
 from isobatch.rollout import Rollout
 from isobatch.state import TrainState
-
-STEPS, ENVS = 16, 4
-SPACE = spaces.Box(-1, 1, (3,))
-OBSERVATIONS = ObservationLayout.of(SPACE, "hand-made")
-ACTIONS = {
-    "discrete": ActionLayout.of(spaces.Discrete(3), "hand-made"),
-    "continuous": ActionLayout.of(spaces.Box(-1, 1, (2,)), "hand-made"),
-}
-PLAIN = Recipe(env="hand-made").replace(
-    n_envs=ENVS, n_steps=STEPS, n_minibatches=1, n_epochs=1, learning_rate=0.05,
-    optimizer="sgd", gamma=0.9, gae_lambda=0.8, compile="off", hidden_sizes=(16,),
-)  # fmt: skip
-
-
-def begin(recipe, actions="discrete", encoder=None):
-    return TrainState.begin(recipe, OBSERVATIONS, ACTIONS[actions], torch.device("cpu"), encoder)
-
-
-def experience(state, seed=0):
-    """Return a rollout of random data acted on by the state's policy, with next-step resets."""
-    random = torch.Generator().manual_seed(seed)
-    vectors = torch.randn(STEPS + 1, ENVS, 3, generator=random)
-    flat = state.observation_normalizer({"vector": vectors.flatten(0, 1)})
-    with torch.no_grad():
-        params, values = state.model(flat)
-    params, values = params.view(STEPS + 1, ENVS, -1)[:-1], values.view(STEPS + 1, ENVS)
-    distribution = state.model.distribution
-    noise = distribution.noise((STEPS * ENVS,), params, random)
-    actions = distribution.sample(params.flatten(0, 1), noise)
-    logp = distribution.log_prob(params.flatten(0, 1), actions)
-    fate = torch.rand(STEPS, ENVS, generator=random)
-    fate[4, 0], fate[9, 1] = 0.0, 1.0
-    terminated, truncated = fate < 0.08, fate > 0.92
-    valid = torch.ones(STEPS, ENVS, dtype=torch.bool)
-    for t in range(1, STEPS):
-        valid[t] = ~((terminated | truncated)[t - 1] & valid[t - 1])
-    terminated, truncated = terminated & valid, truncated & valid
-    first = torch.cat([torch.ones(1, ENVS, dtype=torch.bool), ~valid[:-1]])
-    rewards = torch.randn(STEPS, ENVS, generator=random)
-    return Rollout(
-        observations={"vector": vectors},
-        actions=actions.view(STEPS, ENVS, -1),
-        params=params,
-        logp=logp.view(STEPS, ENVS),
-        values=values,
-        rewards=rewards,
-        terminated=terminated,
-        truncated=truncated,
-        valid=valid,
-        first=first,
-        final_values=None,
-        scores=rewards,
-        over=terminated | truncated,
-    )
 
 
 def learned(recipe, rollouts=None, chunk_size=1000, actions="discrete", encoder=None, env_steps=0):
     """Return (state, statistics) after learning from the rollouts, or from one of its own."""
     state = begin(recipe, actions, encoder)
     state.counters.env_steps = env_steps
-    stepper = ppo.make_stepper(state, recipe, chunk_size)
+    learner = ppo.Ppo(state, recipe, chunk_size)
     statistics = {}
     for rollout in rollouts or [experience(state)]:
-        statistics = ppo.learn(state, rollout, recipe, stepper)
+        statistics = learner.learn(rollout)
     return state, statistics
-
-
-def weights(state):
-    return state.parameters.vector.detach()
 
 
 def own_rollout(recipe, **changes):
@@ -219,7 +161,7 @@ def test_policy_learns_from_the_observations_it_acted_on():
     state = begin(recipe)
     state.observation_normalizer.update(3 + 5 * torch.randn(100, 3))
     rollout = experience(state)
-    statistics = ppo.learn(state, rollout, recipe, ppo.make_stepper(state, recipe, 1000))
+    statistics = ppo.Ppo(state, recipe, 1000).learn(rollout)
     assert statistics["approx_kl"] == pytest.approx(0, abs=1e-6)
 
 
@@ -239,7 +181,7 @@ def test_exact_kl_penalty_is_between_the_proximal_policy_and_the_current_one(alg
     kl = torch.distributions.kl_divergence(acted, current)
     log_ratio = current.log_prob(rollout.actions[valid].squeeze(1)) - rollout.logp[valid]
     advantages = ppo.estimate(state, rollout, recipe)[0][valid]
-    statistics = ppo.learn(state, rollout, recipe, ppo.make_stepper(state, recipe, 1000))
+    statistics = ppo.Ppo(state, recipe, 1000).learn(rollout)
     expected = (2 * kl - log_ratio.exp() * advantages).mean()
     assert kl.mean() > 0.01
     assert statistics["policy_loss"] == pytest.approx(expected.item(), rel=1e-4)
@@ -264,15 +206,15 @@ def test_proximal_decay_0_never_clips():
 def traced(recipe):
     """Return (state, statistics, the actor's weights at the start and after each step)."""
     state = begin(recipe)
-    stepper = ppo.make_stepper(state, recipe, 1000)
-    trace, step = [copy.deepcopy(state.model.actor.state_dict())], stepper.optimizer.step
+    learner = ppo.Ppo(state, recipe, 1000)
+    trace, step = [copy.deepcopy(state.model.actor.state_dict())], state.optimizer.step
 
     def recorded(learning_rate):
         step(learning_rate)
         trace.append(copy.deepcopy(state.model.actor.state_dict()))
 
-    stepper.optimizer.step = recorded  # pyright: ignore[reportAttributeAccessIssue]
-    return state, ppo.learn(state, experience(state), recipe, stepper), trace
+    state.optimizer.step = recorded  # pyright: ignore[reportAttributeAccessIssue]
+    return state, learner.learn(experience(state)), trace
 
 
 def test_proximal_policy_averages_the_gradient_steps():
@@ -525,7 +467,7 @@ def test_compiled_update_reads_the_models_own_weights(case):
         state = TrainState.begin(recipe, IMAGES, ACTIONS["discrete"], torch.device("cpu"))
     else:
         state = begin(recipe, encoder=Transposed if case == "transposed" else None)
-    stepper = ppo.make_stepper(state, recipe, 64)
+    stepper = ppo.Ppo(state, recipe, 64).stepper
     views = state.parameters.views(state.parameters.vector) if stepper.compiled else {}
     for name, parameter in state.model.named_parameters():
         assert torch.equal(views.get(name, parameter), parameter), name
@@ -554,6 +496,6 @@ def test_saved_state_learns_on_as_the_run_itself(algo):
     restored.load(copy.deepcopy(state.tensors()), copy.deepcopy(state.numbers()))
     rollout = experience(state, seed=3)
     for each in (state, restored):
-        ppo.learn(each, rollout, recipe, ppo.make_stepper(each, recipe, 1000))
+        ppo.Ppo(each, recipe, 1000).learn(rollout)
     assert torch.equal(weights(restored), weights(state))
     assert restored.counters == state.counters

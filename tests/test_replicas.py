@@ -99,8 +99,8 @@ def test_a_users_own_module_is_never_copied(threads, monkeypatch, tmp_path):
     """It may draw random numbers or keep statistics, which threads would disorder."""
     made = []
 
-    def spy(state, recipe, chunk_size):
-        made.append(make(state, recipe, chunk_size))
+    def spy(*arguments):
+        made.append(make(*arguments))
         return made[0]
 
     make = ppo.make_stepper

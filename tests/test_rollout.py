@@ -10,7 +10,7 @@ from probe_envs import MODES, Acting, Both, Counter, Faulty, Journal, TensorCoun
 
 from isobatch import Recipe, UserError, envs, preset
 from isobatch.algos import ppo
-from isobatch.rollout import Collector, EpisodeTracker
+from isobatch.rollout import BY_STEP, Collector, EpisodeTracker, Rollout, concatenate
 from isobatch.state import TrainState
 
 CPU = torch.device("cpu")
@@ -246,3 +246,35 @@ def test_a_final_observation_that_is_not_finite_is_refused_too(mode):
 def test_a_first_observation_that_is_not_finite_is_step_0():
     with pytest.raises(UserError, match=r"\(environment 0, step 0\)"):
         Collecting(lambda: Faulty(0, "observation")).collect(3)
+
+
+@any_mode
+def test_rollouts_in_a_row_join_into_what_they_were_cut_from(mode):
+    collecting = Collecting(vectors()[mode])
+    whole = collecting.collect(9)
+    early = Rollout(
+        observations={part: rows[:5] for part, rows in whole.observations.items()},
+        values=whole.values[:5],
+        final_values=None if whole.final_values is None else whole.final_values[:4],
+        **{name: getattr(whole, name)[:4] for name in BY_STEP},
+    )
+    joined = concatenate(early, whole.since(4))
+    assert joined.observations.keys() == whole.observations.keys()
+    for part, rows in whole.observations.items():
+        assert torch.equal(joined.observations[part], rows)
+    for name in ("values", *BY_STEP):
+        assert torch.equal(getattr(joined, name), getattr(whole, name)), name
+    if whole.final_values is None or joined.final_values is None:
+        assert joined.final_values is whole.final_values
+    else:
+        assert torch.equal(joined.final_values, whole.final_values)
+
+
+def test_a_rollout_without_final_values_joins_one_that_has_them():
+    collecting = Collecting(vectors()["SAME_STEP"])
+    before, after = collecting.collect(2), collecting.collect(2)
+    assert before.final_values is None
+    assert after.final_values is not None
+    joined = concatenate(before, after).final_values
+    assert joined is not None
+    assert torch.equal(joined, torch.cat([torch.zeros(2, 2), after.final_values]))

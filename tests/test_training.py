@@ -181,7 +181,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("algo", ["ppo", "ppo-ewma"])
+@pytest.mark.parametrize("algo", ["ppo", "ppg-ewma"])
 def test_the_same_recipe_twice_gives_the_same_bits(family, algo, tmp_path):
     env, settings = FAMILIES[family]
     settings = TINY | settings
@@ -301,8 +301,13 @@ def test_a_run_of_another_holder_is_not_touched(out):
         {"algo": "ppo"},
         {"algo": "ppo-ewma", "advantage_decay": 0.5},
         {"algo": "ppo", "optimizer": "sgd", "momentum": 0.9, "architecture": "shared"},
+        {"algo": "ppo", "n_value_epochs": 5},
+        {"algo": "ppg-ewma", "n_policy_iterations": 1, "n_aux_epochs": 2},
+        {"algo": "a2c", "n_minibatches": 1, "n_epochs": 1},
+        {"algo": "reinforce", "n_minibatches": 1, "n_epochs": 1},
+        {"algo": "pqn"},
     ],
-    ids=["ppo", "ppo-ewma", "sgd"],
+    ids=["ppo", "ppo-ewma", "sgd", "value apart", "ppg-ewma", "a2c", "reinforce", "pqn"],
 )
 def test_a_run_in_two_sittings_learns_bit_for_bit_what_one_sitting_does(tmp_path, settings):
     # The counters' rollouts end with their episodes, so new environments change nothing.
@@ -489,9 +494,22 @@ class Doubled(nn.Module):
         return torch.tanh(self.layer(2 * vector))
 
 
-@pytest.mark.parametrize("algo", ["ppo", "ppo-ewma"])
+LEARNING = {
+    "ppo": {},
+    "ppo-ewma": {},
+    "ppg": {"n_policy_iterations": 4},
+    "ppg-ewma": {"n_policy_iterations": 4},
+    "a2c": {"n_minibatches": 1, "n_epochs": 1, "n_steps": 4},
+    "reinforce": {"n_minibatches": 1, "n_epochs": 1, "n_steps": 8},
+    "pqn": {"epsilon_end": 0.01},
+    "stale": {"algo": "ppo", "staleness": 2},
+}
+
+
+@pytest.mark.parametrize("algo", LEARNING)
 def test_signs_are_learned(algo, out):
-    run = isobatch.train(make_env=lambda: Signs(), algo=algo, out=out, **EASY)
+    settings = EASY | {"algo": algo} | LEARNING[algo]
+    run = isobatch.train(make_env=lambda: Signs(), out=out, **settings)
     assert run.metrics[0]["episode_return"] < 6
     assert run.metrics[-1]["episode_return"] > 0.95 * Signs.BEST
     policy = isobatch.load(out)

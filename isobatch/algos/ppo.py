@@ -1,124 +1,115 @@
-"""PPO and PPO-EWMA: one iteration's learning from one rollout."""
+"""PPO and PPO-EWMA: one iteration's learning from one rollout. A2C is it with one gradient step."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from isobatch import losses
-from isobatch.advantages import gae
+from isobatch.algos.estimates import estimate, explained_variance, normalized
+from isobatch.algos.stepping import learning_rate, make_stepper, means
 from isobatch.models.distributions import Distribution
-from isobatch.models.encoders import ObservationEncoder
+from isobatch.objectives import Current, Samples, policy_loss
 from isobatch.optimize import scheduled
 from isobatch.recipe import Objective, Recipe
-from isobatch.replicas import Replicas
 from isobatch.rollout import Rollout
 from isobatch.state import TrainState
-from isobatch.update import (
-    Call,
-    CompiledGradient,
-    Stepper,
-    minibatches,
-    worth_compiling,
-)
+from isobatch.update import Call, Stepper, minibatches
 
 COLUMNS = (
     "advantage_std", "explained_variance", "learning_rate", "clip_range", "policy_loss",
-    "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm",
+    "value_loss", "entropy", "approx_kl", "clip_fraction", "capped_fraction", "grad_norm",
 )  # fmt: skip
 """The statistics of an iteration; null where nothing was learned from it."""
 TARGET_KL_SLACK = 1.5
 """Updates stop past this many times target_kl, as in Stable-Baselines3."""
 
 
-class Samples(NamedTuple):
-    """What the loss needs of b rows."""
+class Ppo:
+    """Learns from each rollout as it comes, and forgets it."""
 
-    observation: dict[str, Tensor]
-    actions: Tensor
-    logp_behav: Tensor
-    logp_prox: Tensor
-    params_prox: Tensor | None
-    """[b, P], for the exact KL penalty only."""
-    advantages: Tensor
-    targets: Tensor
-    clip_range: Tensor
-    """A number, as a tensor since it may follow a schedule."""
+    columns: tuple[str, ...] = COLUMNS
 
+    def __init__(self, state: TrainState, recipe: Recipe, chunk_size: int) -> None:
+        self.state, self.recipe = state, recipe
+        settings, distribution = recipe.objective, state.model.distribution
+        self.value_stepper = None
+        if state.value_optimizer is not None:
+            evaluate = partial(value_terms, settings=settings)
+            self.value_stepper = make_stepper(
+                state, recipe, chunk_size, evaluate, state.value_optimizer
+            )
+        evaluate = partial(
+            terms,
+            settings=settings,
+            distribution=distribution,
+            vf_coef=settings.vf_coef if self.value_stepper is None else 0.0,
+        )
+        self.stepper = make_stepper(state, recipe, chunk_size, evaluate, state.optimizer)
 
-def make_stepper(state: TrainState, recipe: Recipe, chunk_size: int) -> Stepper:
-    """Return what takes the run's gradient steps; compiled where the recipe says so or it pays."""
-    evaluate = partial(terms, settings=recipe.objective, distribution=state.model.distribution)
-    parameters, choice = state.parameters, recipe.machine.compile
-    on_cpu = parameters.vector.device.type == "cpu"
-    small = on_cpu and not state.has_images and not any(True for _ in state.model.buffers())
-    compiled = None
-    if choice == "on" or (
-        choice == "auto" and small and worth_compiling(recipe.batch, recipe.total_timesteps)
-    ):
-        capacity = -(-recipe.batch.rollout_size // recipe.batch.n_minibatches)
-        compiled = CompiledGradient(state.model, parameters, evaluate, capacity)
-    return Stepper(
-        state.model,
-        parameters,
-        state.optimizer,
-        evaluate,
-        recipe.optimizer.max_grad_norm,
-        chunk_size,
-        compiled,
-        _replicas(state) if on_cpu and state.has_images and not compiled else None,
-    )
+    def learn(self, rollout: Rollout) -> dict[str, float]:
+        """Update policy and value function; return the iteration's statistics."""
+        if not rollout.n_valid:
+            return {}
+        return self.improve(rollout, *estimate(self.state, rollout, self.recipe))
 
+    def improve(self, rollout: Rollout, advantages: Tensor, targets: Tensor) -> dict[str, float]:
+        """The same, with advantages and value targets [T, N] of the caller's."""
+        state, recipe = self.state, self.recipe
+        raw = advantages[rollout.valid]
+        statistics = {
+            "advantage_std": float(raw.std(correction=0)),
+            "explained_variance": explained_variance(rollout, targets),
+        }
+        n_minibatches = min(recipe.batch.minibatches_for(len(rollout.actions)), len(raw))
+        if not n_minibatches:
+            return statistics  # The budget's last few rows: too few for a gradient worth taking.
+        clip_range, step_size = _schedules(recipe, state.counters.env_steps)
+        statistics |= {"learning_rate": step_size, "clip_range": clip_range}
+        advantages = normalized(state, advantages, rollout, recipe)
+        rows_of = Gathering(state, rollout, advantages, targets, recipe.objective, clip_range)
+        apart = {}
+        if self.value_stepper is not None:
+            apart = self._value_epochs(self.value_stepper, rows_of, n_minibatches, step_size)
+        statistics |= self._policy_epochs(rows_of, n_minibatches, step_size)
+        return statistics | apart
 
-def _replicas(state: TrainState) -> Replicas | None:
-    """Return copies for as many threads as PyTorch may use; of a user's own module none.
+    def close(self) -> None:
+        """Hold on to nothing."""
 
-    It may keep state or draw random numbers as it goes, which would depend on the threads.
-    """
-    count = torch.get_num_threads()
-    if count == 1 or not isinstance(state.model.actor.encoder, ObservationEncoder):
-        return None
-    return Replicas(state.model, state.parameters, count)
+    def _policy_epochs(
+        self, rows_of: Gathering, n_minibatches: int, step_size: float
+    ) -> dict[str, float]:
+        state, settings = self.state, self.recipe.objective
+        taken: list[dict[str, Tensor]] = []
+        for _ in range(self.recipe.batch.n_epochs):
+            for rows in rows_of.minibatches(n_minibatches):
+                measured = self.stepper.gradient(rows, rows_of)
+                if _went_too_far(measured["approx_kl"], settings.target_kl):
+                    stop = {"stopped_early": 1.0, "stopped_at_kl": float(measured["approx_kl"])}
+                    return means(taken) | stop
+                norm = self.stepper.step(step_size)
+                if state.proximal is not None:
+                    state.proximal.update()
+                state.counters.grad_steps += 1
+                taken.append(measured | {"grad_norm": torch.tensor(norm)})
+            state.counters.epochs += 1
+        return means(taken)
 
-
-def learn(
-    state: TrainState, rollout: Rollout, recipe: Recipe, stepper: Stepper
-) -> dict[str, float]:
-    """Update the policy and value function on a rollout; return the iteration's statistics."""
-    if not rollout.n_valid:
-        return {}
-    advantages, targets = estimate(state, rollout, recipe)
-    raw = advantages[rollout.valid]
-    statistics = {
-        "advantage_std": float(raw.std(correction=0)),
-        "explained_variance": explained_variance(rollout, targets),
-    }
-    n_minibatches = min(recipe.batch.minibatches_for(len(rollout.actions)), len(raw))
-    if not n_minibatches:
-        return statistics  # The budget's last few rows: too few for a gradient worth taking.
-    clip_range, learning_rate = _schedules(recipe, state.counters.env_steps)
-    statistics |= {"learning_rate": learning_rate, "clip_range": clip_range}
-    advantages = normalized(state, advantages, rollout, recipe)
-    rows_of = Gathering(state, rollout, advantages, targets, recipe.objective, clip_range)
-    by, shuffle = recipe.objective.minibatches_by, state.shuffle_generator
-    taken: list[dict[str, Tensor]] = []
-    for _ in range(recipe.batch.n_epochs):
-        for rows in minibatches(rollout.valid, n_minibatches, shuffle, by):
-            rows_of.begin_minibatch(rows)
-            measured = stepper.gradient(rows, rows_of)
-            if _went_too_far(measured["approx_kl"], recipe.objective.target_kl):
-                stop = {"stopped_early": 1.0, "stopped_at_kl": float(measured["approx_kl"])}
-                return statistics | _means(taken) | stop
-            norm = stepper.step(learning_rate)
-            if state.proximal is not None:
-                state.proximal.update()
-            state.counters.grad_steps += 1
-            taken.append(measured | {"grad_norm": torch.tensor(norm)})
-        state.counters.epochs += 1
-    return statistics | _means(taken)
+    def _value_epochs(
+        self, stepper: Stepper, rows_of: Gathering, n_minibatches: int, step_size: float
+    ) -> dict[str, float]:
+        taken: list[dict[str, Tensor]] = []
+        for _ in range(self.recipe.objective.n_value_epochs):
+            for rows in rows_of.minibatches(n_minibatches):
+                taken.append(stepper.gradient(rows, rows_of))
+                stepper.step(step_size)
+                self.state.counters.grad_steps += 1
+            self.state.counters.epochs += 1
+        return means(taken)
 
 
 class Gathering:
@@ -135,20 +126,34 @@ class Gathering:
     ) -> None:
         self.distribution, self.proximal = state.model.distribution, state.proximal
         self.prepare = state.observation_normalizer
+        self.valid, self.settings = rollout.valid, settings
+        self.shuffle = state.shuffle_generator
         self.observations = {k: v.flatten(0, 1) for k, v in rollout.observations.items()}
-        self.actions, self.params = rollout.actions.flatten(0, 1), rollout.params.flatten(0, 1)
+        self.actions = rollout.actions.flatten(0, 1)
+        params, logp_prox = rollout.params, rollout.logp
+        if rollout.params_prox is not None:
+            params = rollout.params_prox
+            logp = self.distribution.log_prob(params.flatten(0, 1), self.actions)
+            logp_prox = logp.view(rollout.logp.shape)
+        self.params = params.flatten(0, 1)
         # Side by side, so that a minibatch's numbers are gathered at once.
-        self.numbers = torch.stack([rollout.logp, advantages, targets], 2).flatten(0, 1)
+        self.numbers = torch.stack([rollout.logp, logp_prox, advantages, targets], 2).flatten(0, 1)
         self.clip_range = torch.tensor(clip_range, device=self.numbers.device)
         self.exact_kl = settings.objective == "kl" and settings.kl_estimator == "exact"
         self.by_minibatch = settings.advantage_normalization == "minibatch"
         self._shift, self._scale = 0.0, 1.0
 
+    def minibatches(self, count: int) -> Iterator[Tensor]:
+        """Partition the rows anew and go through the parts."""
+        for rows in minibatches(self.valid, count, self.shuffle, self.settings.minibatches_by):
+            self.begin_minibatch(rows)
+            yield rows
+
     def begin_minibatch(self, rows: Tensor) -> None:
         """Take the minibatch's own advantage moments, where the recipe normalises by them."""
         self._shift, self._scale = 0.0, 1.0
         if self.by_minibatch and len(rows) > 1:
-            values = self.numbers[rows, 1]
+            values = self.numbers[rows, 2]
             self._shift = float(values.mean())
             self._scale = 1 / (float(values.std()) + 1e-8)
 
@@ -158,10 +163,10 @@ class Gathering:
         observation = {k: v.index_select(0, rows) for k, v in self.observations.items()}
         observation = self.prepare(observation)
         actions = self.actions.index_select(0, rows)
-        behav, advantages, targets = self.numbers.index_select(0, rows).unbind(1)
+        behav, prox, advantages, targets = self.numbers.index_select(0, rows).unbind(1)
         if self.by_minibatch:
             advantages = (advantages - self._shift) * self._scale
-        params = prox = None
+        params = None
         if self.proximal is not None:
             params = self.proximal.module(observation)
             prox = self.distribution.log_prob(params, actions)
@@ -171,7 +176,7 @@ class Gathering:
             observation=observation,
             actions=actions,
             logp_behav=behav,
-            logp_prox=behav if prox is None else prox,
+            logp_prox=prox,
             params_prox=params if self.exact_kl else None,
             advantages=advantages,
             targets=targets,
@@ -180,7 +185,7 @@ class Gathering:
 
 
 def terms(
-    call: Call, samples: Samples, settings: Objective, distribution: Distribution
+    call: Call, samples: Samples, settings: Objective, distribution: Distribution, vf_coef: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return per-sample losses [b] and the statistics that go with them, each [b].
 
@@ -188,64 +193,30 @@ def terms(
     """
     params, values = call(samples.observation)
     logp, entropy = distribution.evaluate(params, samples.actions)
-    behav, prox, clip_range = samples.logp_behav, samples.logp_prox, samples.clip_range
-    if settings.objective == "clip":
-        policy = losses.clip_loss(
-            logp, behav, prox, samples.advantages, clip_range, settings.max_ratio
-        )
-    else:
-        exact = samples.params_prox
-        kl = None if exact is None else distribution.kl(exact, params)
-        policy = losses.kl_loss(
-            logp, behav, prox, samples.advantages, settings.kl_coef, settings.max_ratio, kl
-        )
+    policy = policy_loss(settings.objective)(Current(logp, params, distribution), samples, settings)
     value = losses.value_loss(values, samples.targets)
-    loss = policy + settings.vf_coef * value
+    loss = policy + vf_coef * value
     if settings.ent_coef:
         loss = loss - settings.ent_coef * entropy
+    behav, prox = samples.logp_behav, samples.logp_prox
     with torch.no_grad():
         statistics = {
             "policy_loss": policy,
             "value_loss": value,
             "entropy": entropy,
             "approx_kl": losses.approximate_kl(logp, behav),
-            "clip_fraction": losses.clipped_fraction(logp, prox, clip_range),
+            "clip_fraction": losses.clipped_fraction(logp, prox, samples.clip_range),
+            "capped_fraction": losses.capped_fraction(logp, behav, settings.max_ratio),
         }
     return loss, statistics
 
 
-def estimate(state: TrainState, rollout: Rollout, recipe: Recipe) -> tuple[Tensor, Tensor]:
-    """Normalise rewards where asked, and return (advantages, value targets) [T, N]."""
-    rewards = rollout.rewards
-    if recipe.normalize.normalize_rewards:
-        rewards = state.reward_normalizer(rewards, rollout.first, rollout.valid)
-    terminated = rollout.terminated
-    gamma = recipe.objective.gamma
-    if rollout.final_values is not None:
-        # Reset in the same step: the next value row is another episode's, so the final value
-        # enters with the reward and the row counts as an end.
-        rewards = rewards + gamma * rollout.final_values
-        terminated = terminated | rollout.truncated
-    return gae(
-        rewards, rollout.values, terminated, rollout.truncated, gamma, recipe.objective.gae_lambda
-    )
-
-
-def normalized(state: TrainState, advantages: Tensor, rollout: Rollout, recipe: Recipe) -> Tensor:
-    """Normalise advantages over the rollout or several iterations, as the recipe says."""
-    kind = recipe.objective.advantage_normalization
-    if kind in ("none", "minibatch"):
-        return advantages
-    state.advantage_moments.update(advantages, rollout.valid)
-    return state.advantage_moments.normalize(advantages)
-
-
-def explained_variance(rollout: Rollout, targets: Tensor) -> float:
-    """1 - Var(target - value) / Var(target) over valid rows; 0 where the targets are constant."""
-    wanted = targets[rollout.valid]
-    given = rollout.values[:-1][rollout.valid]
-    spread = float(wanted.var(correction=0))
-    return 1 - float((wanted - given).var(correction=0)) / spread if spread > 0 else 0.0
+def value_terms(
+    call: Call, samples: Samples, settings: Objective
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the value function's losses [b] alone, vf_coef (v - target)^2 / 2."""
+    value = losses.value_loss(call(samples.observation)[1], samples.targets)
+    return settings.vf_coef * value, {"value_loss": value}
 
 
 def _went_too_far(approx_kl: Tensor, target_kl: float | None) -> bool:
@@ -254,16 +225,6 @@ def _went_too_far(approx_kl: Tensor, target_kl: float | None) -> bool:
 
 def _schedules(recipe: Recipe, env_steps: int) -> tuple[float, float]:
     """Return (clip range, learning rate) at `env_steps`."""
-    objective, optimizer, total = recipe.objective, recipe.optimizer, recipe.total_timesteps
-    return (
-        scheduled(objective.clip_range, objective.clip_range_schedule, env_steps, total),
-        scheduled(optimizer.learning_rate, optimizer.learning_rate_schedule, env_steps, total),
-    )
-
-
-def _means(taken: list[dict[str, Tensor]]) -> dict[str, float]:
-    """Average the minibatches' statistics."""
-    if not taken:
-        return {}
-    means = torch.stack([torch.stack(list(each.values())) for each in taken]).mean(0)
-    return dict(zip(taken[0], means.tolist(), strict=True))
+    settings, total = recipe.objective, recipe.total_timesteps
+    clip_range = scheduled(settings.clip_range, settings.clip_range_schedule, env_steps, total)
+    return clip_range, learning_rate(recipe, env_steps)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from isobatch.models.actor_critic import ActorCritic
+from isobatch.models.agent import Agent
 from isobatch.models.encoders import MlpEncoder, ObservationEncoder
 
 Observation = dict[str, Tensor]
@@ -25,20 +26,23 @@ NUMPY_ROWS = 64
 ACTIVATIONS = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0, out=x)}
 
 
-def acting(model: ActorCritic, prepare: Prepare, n_rows: int) -> Act:
+def acting(model: Agent, prepare: Prepare, n_rows: int) -> Act:
     """Return the fastest way to act for `n_rows` environments with the model as it is now."""
-    mlp = _small_mlp(model.actor.encoder)
-    if mlp is not None and n_rows <= NUMPY_ROWS and model.value_head.weight.device.type == "cpu":
-        return _numpy_act(model, mlp, prepare)
+    if isinstance(model, ActorCritic) and n_rows <= NUMPY_ROWS:
+        mlp = _small_mlp(model.actor.encoder)
+        if mlp is not None and model.value_head.weight.device.type == "cpu":
+            return _numpy_act(model, mlp, prepare)
     return lambda observation: model.act(prepare(observation))
 
 
 def _small_mlp(encoder: torch.nn.Module) -> MlpEncoder | None:
-    """Return the encoder's MLP if it is nothing else, with an activation NumPy has."""
+    """Return the encoder's MLP if it is nothing else, of operations NumPy has."""
     if not isinstance(encoder, ObservationEncoder) or encoder.image is not None:
         return None
     mlp = encoder.vector
-    return mlp if mlp is not None and mlp.activation.__name__ in ACTIVATIONS else None
+    if mlp is None or mlp.norms is not None:
+        return None
+    return mlp if mlp.activation.__name__ in ACTIVATIONS else None
 
 
 def _numpy_act(model: ActorCritic, mlp: MlpEncoder, prepare: Prepare) -> Act:

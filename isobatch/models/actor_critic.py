@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
-from isobatch.errors import UserError
+from isobatch.models.agent import Agent
 from isobatch.models.distributions import distribution_of
-from isobatch.models.encoders import CustomEncoder, Encoder, ObservationEncoder, initialise
+from isobatch.models.encoders import Encoder, EncoderFactory, initialise, make_encoder
 from isobatch.recipe import Model
-
-EncoderFactory = Callable[[ObservationLayout], nn.Module]
 
 
 class Actor(nn.Module):
@@ -41,8 +36,12 @@ class Actor(nn.Module):
         return torch.cat([outputs, self.free.expand(len(outputs), -1)], 1)
 
 
-class ActorCritic(nn.Module):
-    """An `Actor` and a value function over the same observations."""
+class ActorCritic(Agent):
+    """An `Actor` and a value function over the same observations.
+
+    With an auxiliary head, PPG's: a second value function, on the policy's encoder, through which
+    the auxiliary phase teaches that encoder what the first one knows.
+    """
 
     def __init__(
         self,
@@ -50,22 +49,36 @@ class ActorCritic(nn.Module):
         actions: ActionLayout,
         model: Model,
         encoder: EncoderFactory | nn.Module | None = None,
+        auxiliary: bool = False,
     ) -> None:
         super().__init__()
         self.architecture = model.architecture
         self.distribution = distribution_of(actions)
-        first = _encoder(observations, model, encoder)
+        first = make_encoder(observations, model, encoder)
         self.actor = Actor(first, actions, model.init)
         self.critic_encoder = (
-            _encoder(observations, model, encoder) if model.architecture == "dual" else None
+            make_encoder(observations, model, encoder) if model.architecture == "dual" else None
         )
         value = nn.Linear(first.n_features, 1)
         self.value_head = initialise(value, model.init, gain=1.0, scale=0.1)
+        # Last, so that the other weights are those of a model without it.
+        self.auxiliary_head = (
+            initialise(nn.Linear(first.n_features, 1), model.init, gain=1.0, scale=0.1)
+            if auxiliary
+            else None
+        )
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return (policy parameters [B, P], values [B])."""
         features = self.actor.encoder(observation)
         return self.actor.params(features), self._value(observation, features)
+
+    def with_auxiliary(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (policy parameters [B, P], values [B], the auxiliary head's values [B])."""
+        assert self.auxiliary_head is not None
+        features = self.actor.encoder(observation)
+        auxiliary = self.auxiliary_head(features).squeeze(1)
+        return self.actor.params(features), self._value(observation, features), auxiliary
 
     def act(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Return (policy parameters, values), the values None where they cost a second encoder.
@@ -87,21 +100,3 @@ class ActorCritic(nn.Module):
         elif self.architecture == "detach":
             features = features.detach()
         return self.value_head(features).squeeze(1)
-
-
-def _encoder(
-    observations: ObservationLayout, model: Model, custom: EncoderFactory | nn.Module | None
-) -> Encoder:
-    if isinstance(custom, nn.Module):
-        return CustomEncoder(copy.deepcopy(custom), observations)
-    if custom is not None:
-        return CustomEncoder(custom(observations), observations)
-    if model.encoder == "custom":
-        raise UserError("this run used an encoder of the user's own: pass encoder= to load it")
-    if observations.image is None and model.encoder in ("nature", "impala"):
-        raise UserError(f"encoder {model.encoder} needs images; the observations are vectors")
-    if observations.image is not None and model.encoder == "mlp":
-        raise UserError("encoder mlp needs vectors; the observations have images")
-    if observations.image and min(observations.image[1:]) < 36 and model.encoder != "impala":
-        raise UserError(f"encoder nature needs images of 36x36 at least, got {observations.image}")
-    return ObservationEncoder(observations, model)

@@ -116,6 +116,54 @@ class Categorical:
         return -(log_p.exp() * log_p).sum(1)
 
 
+class EpsilonGreedy:
+    """The choice of largest value, or with probability epsilon any of the A.
+
+    The parameters are the values and epsilon: pi(a) = epsilon / A + (1 - epsilon) [a is largest].
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.n_outputs, self.n_params, self.n_noise = count, count + 1, 2
+
+    def noise(self, shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw two numbers from [0, 1): whether to choose at random, and what."""
+        return like.new_empty((*shape, self.n_noise)).uniform_(generator=generator)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        """Choose at random where the first number is below epsilon."""
+        whether, what = noise.unbind(1)
+        anything = (what * self.count).long().clamp_(max=self.count - 1)
+        greedy = self.mode(params).squeeze(1)
+        return torch.where(whether < params[:, -1], anything, greedy)[:, None]
+
+    def mode(self, params: Tensor) -> Tensor:
+        """Return the choice with the largest value."""
+        return params[:, :-1].argmax(1, keepdim=True)
+
+    def log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
+        """Return log pi(a)."""
+        return self._probabilities(params).gather(1, actions).squeeze(1).log()
+
+    def entropy(self, params: Tensor) -> Tensor:
+        """Return -sum p log p."""
+        return torch.special.entr(self._probabilities(params)).sum(1)
+
+    def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (log_prob, entropy)."""
+        return self.log_prob(params, actions), self.entropy(params)
+
+    def kl(self, params: Tensor, other: Tensor) -> Tensor:
+        """Return sum p (log p - log q)."""
+        p, q = self._probabilities(params), self._probabilities(other)
+        return (torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum(1)
+
+    def _probabilities(self, params: Tensor) -> Tensor:
+        epsilon = params[:, -1:]
+        anything = (epsilon / self.count).expand(-1, self.count)
+        return anything.scatter_add(1, self.mode(params), 1 - epsilon)
+
+
 class Bernoulli:
     """Independent yes-or-no choices; the parameters are logits of yes."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
@@ -15,6 +17,7 @@ from isobatch.errors import UserError
 from isobatch.recipe import Model
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": functional.relu, "elu": functional.elu}
+EncoderFactory = Callable[[ObservationLayout], nn.Module]
 Init = str
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
@@ -51,13 +54,17 @@ class MlpEncoder(Encoder):
         self.layers = nn.ModuleList(
             initialise(nn.Linear(before, after), model.init) for before, after in pairwise(sizes)
         )
+        self.norms = _norms(sizes[1:], model.layer_norm)
         self.activation = ACTIVATIONS[model.activation]
         self.n_features = sizes[-1]
 
     def forward(self, vector: Tensor) -> Tensor:
         """Encode vectors; plain functions, as nested modules cost more than they compute here."""
-        for layer in self.linears:
-            vector = self.activation(functional.linear(vector, layer.weight, layer.bias))
+        for k, layer in enumerate(self.linears):
+            vector = functional.linear(vector, layer.weight, layer.bias)
+            if self.norms is not None:
+                vector = self.norms[k](vector)
+            vector = self.activation(vector)
         return vector
 
     @property
@@ -66,28 +73,32 @@ class MlpEncoder(Encoder):
         return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
 
 
+def _norms(widths: Sequence[int], wanted: bool) -> nn.ModuleList | None:
+    return nn.ModuleList(nn.LayerNorm(width) for width in widths) if wanted else None
+
+
 class NatureEncoder(Encoder):
     """Three convolutions and 512 features (Mnih et al. 2015); [B, C, H, W] -> [B, 512]."""
 
-    def __init__(self, shape: tuple[int, int, int], init: Init) -> None:
+    def __init__(self, shape: tuple[int, int, int], init: Init, layer_norm: bool = False) -> None:
         super().__init__()
         channels, height, width = shape
-        self.convolutions = nn.Sequential(
-            initialise(nn.Conv2d(channels, 32, 8, stride=4), init),
-            nn.ReLU(inplace=True),
-            initialise(nn.Conv2d(32, 64, 4, stride=2), init),
-            nn.ReLU(inplace=True),
-            initialise(nn.Conv2d(64, 64, 3), init),
-            nn.ReLU(inplace=True),
-        )
+        layers: list[nn.Module] = []
+        for before, after, kernel, stride in ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1)):
+            layers.append(initialise(nn.Conv2d(before, after, kernel, stride=stride), init))
+            if layer_norm:
+                layers.append(nn.GroupNorm(1, after))  # One group: the whole layer.
+            layers.append(nn.ReLU(inplace=True))
+        self.convolutions = nn.Sequential(*layers)
         for kernel, stride in ((8, 4), (4, 2), (3, 1)):
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
         self.dense = initialise(nn.Linear(64 * height * width, 512), init)
+        self.norm = nn.LayerNorm(512) if layer_norm else nn.Identity()
         self.n_features = 512
 
     def forward(self, image: Tensor) -> Tensor:
         """Encode images already scaled to [0, 1]."""
-        return functional.relu(self.dense(self.convolutions(image).flatten(1)))
+        return functional.relu(self.norm(self.dense(self.convolutions(image).flatten(1))))
 
 
 def _weigh(layer: nn.Conv2d, x: Tensor) -> Tensor:
@@ -136,7 +147,7 @@ class ImpalaEncoder(Encoder):
 
     CHANNELS, BLOCKS, FEATURES = (16, 32, 32), 2, 256
 
-    def __init__(self, shape: tuple[int, int, int], init: Init) -> None:
+    def __init__(self, shape: tuple[int, int, int], init: Init, layer_norm: bool = False) -> None:
         super().__init__()
         channels, height, width = shape
         # Each residual sum keeps its variance near one: the reference divides by both counts.
@@ -145,17 +156,20 @@ class ImpalaEncoder(Encoder):
         for width_out in self.CHANNELS:
             stages.append(_Pooled(channels, width_out, init))
             stages.extend(_Residual(width_out, init, scale) for _ in range(self.BLOCKS))
+            if layer_norm:
+                stages.append(nn.GroupNorm(1, width_out))
             channels, height, width = width_out, (height + 1) // 2, (width + 1) // 2
         self.stages = nn.Sequential(*stages)
         self.dense = initialise(
             nn.Linear(channels * height * width, self.FEATURES), init, scale=1.4
         )
+        self.norm = nn.LayerNorm(self.FEATURES) if layer_norm else nn.Identity()
         self.n_features = self.FEATURES
 
     def forward(self, image: Tensor) -> Tensor:
         """Encode images already scaled to [0, 1]."""
         hidden = functional.relu(self.stages(image))
-        return functional.relu(self.dense(hidden.flatten(1)))
+        return functional.relu(self.norm(self.dense(hidden.flatten(1))))
 
 
 class ObservationEncoder(Encoder):
@@ -196,6 +210,25 @@ class CustomEncoder(Encoder):
         return self.module(next(iter(parts.values())) if len(parts) == 1 else parts)
 
 
+def make_encoder(
+    observations: ObservationLayout, model: Model, custom: EncoderFactory | nn.Module | None
+) -> Encoder:
+    """Return the recipe's encoder, or a copy of the user's own."""
+    if isinstance(custom, nn.Module):
+        return CustomEncoder(copy.deepcopy(custom), observations)
+    if custom is not None:
+        return CustomEncoder(custom(observations), observations)
+    if model.encoder == "custom":
+        raise UserError("this run used an encoder of the user's own: pass encoder= to load it")
+    if observations.image is None and model.encoder in ("nature", "impala"):
+        raise UserError(f"encoder {model.encoder} needs images; the observations are vectors")
+    if observations.image is not None and model.encoder == "mlp":
+        raise UserError("encoder mlp needs vectors; the observations have images")
+    if observations.image and min(observations.image[1:]) < 36 and model.encoder != "impala":
+        raise UserError(f"encoder nature needs images of 36x36 at least, got {observations.image}")
+    return ObservationEncoder(observations, model)
+
+
 def scaled(image: Tensor) -> Tensor:
     """Bring uint8 images to [0, 1] floats, channels last in memory, which CPUs convolve faster."""
     if image.dtype == torch.uint8:
@@ -206,8 +239,8 @@ def scaled(image: Tensor) -> Tensor:
 
 def _image_encoder(shape: tuple[int, int, int], model: Model) -> NatureEncoder | ImpalaEncoder:
     if model.encoder == "impala":
-        return ImpalaEncoder(shape, model.init)
-    return NatureEncoder(shape, model.init)
+        return ImpalaEncoder(shape, model.init, model.layer_norm)
+    return NatureEncoder(shape, model.init, model.layer_norm)
 
 
 def _output_width(encoder: nn.Module, layout: ObservationLayout) -> int:

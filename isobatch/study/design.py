@@ -172,7 +172,8 @@ def load(source: str, scale: str | None = None) -> Study:
 def from_toml(text: str, name: str, scale: str | None = None, source: str = "study") -> Study:
     """Build a study from TOML: [study], [arms] or [grid], [base], [[claims]], one per scale.
 
-    A table named after a scale, [laptop] or [paper], replaces fields of [study].
+    A table named after a scale, [laptop] or [paper], replaces fields of [study]; its own
+    [laptop.base] adds to [base].
     """
     try:
         tables = tomllib.loads(text)
@@ -182,12 +183,12 @@ def from_toml(text: str, name: str, scale: str | None = None, source: str = "stu
     if scale is not None and scale not in tables:
         raise UserError(f"{source} has no [{scale}] scale")
     settings = tables.get("study", {}) | (tables[scale] if scale else {})
-    known = {"envs", "budget", "seeds", "algo", "evaluate", "title", "note"}
+    known = {"envs", "budget", "seeds", "algo", "evaluate", "title", "note", "base"}
     _refuse_unknown(settings, known, source, "field of [study]")
     for needed in ("envs", "budget", "seeds"):
         if needed not in settings:
             raise UserError(f"{source}: [study] has no {needed}")
-    base = tables.get("base", {})
+    base = tables.get("base", {}) | settings.get("base", {})
     arms = {**tables.get("arms", {}), **_grid(tables.get("grid", {}), source)}
     for arm, fields in arms.items():
         if not isinstance(fields, dict):

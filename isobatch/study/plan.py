@@ -5,20 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
 from isobatch import envs
-from isobatch.algos import ppo
+from isobatch.algos import make_learner
 from isobatch.envs.seeds import env_seeds
 from isobatch.machine import torch_threads
 from isobatch.recipe import Recipe
 from isobatch.rollout import Collector, Rollout
 from isobatch.state import TrainState
 from isobatch.study.design import Cell, Study
-from isobatch.update import chunk_rows, minibatches
+from isobatch.update import chunk_rows
 
-PROBE_STEPS = 8
 PROBE_ROWS = 512
 ROW_BYTES = 900
 """One line of metrics."""
@@ -46,7 +47,7 @@ def estimate(study: Study) -> dict[tuple[str, str], Cost]:
 
 
 def run_cost(recipe: Recipe, evaluate: int = 0) -> Cost:
-    """Time some steps and one minibatch's gradient, and multiply.
+    """Time some steps and learning from them, and multiply.
 
     How long an episode is cannot be known before: evaluation is taken as a tenth of the acting.
     """
@@ -55,44 +56,36 @@ def run_cost(recipe: Recipe, evaluate: int = 0) -> Cost:
     try:
         images = env.observation_layout.image
         with torch_threads(recipe.machine.threads, images is not None):
-            step, gradient, size = _measure(
-                recipe, env, chunk_rows(images, recipe.machine.chunk_size)
-            )
+            step, learn, size = _measure(recipe, env, chunk_rows(images, recipe.machine.chunk_size))
     finally:
         env.close()
     iterations = recipe.total_timesteps / batch.rollout_size
     acting = step * (recipe.total_timesteps / batch.n_envs) * (1.1 if evaluate else 1.0)
-    learning = gradient * recipe.total_timesteps * batch.n_epochs
+    learning = learn * recipe.total_timesteps
     return Cost(acting + learning + START_SECONDS, int(iterations * ROW_BYTES + COPIES * size))
 
 
 def _measure(recipe: Recipe, env: envs.BatchedEnv, chunk_size: int) -> tuple[float, float, int]:
-    """Return (seconds a step of all environments, seconds a row of gradient, bytes of weights)."""
+    """Return (seconds a step of all environments, seconds to learn a row, bytes of weights)."""
+    n_steps = min(recipe.batch.n_steps, max(8, -(-PROBE_ROWS // env.n_envs)))
     device = torch.device("cpu")
     state = TrainState.begin(recipe, env.observation_layout, env.action_layout, device, None)
     collector = Collector(env, device, chunk_size)
 
     def collect() -> Rollout:
         return collector.collect(
-            state.model, state.observation_normalizer, state.action_generator, PROBE_STEPS
+            state.model, state.observation_normalizer, state.action_generator, n_steps
         )
 
     rollout = collect()
-    step = _quickest(collect) / PROBE_STEPS
-    stepper = ppo.make_stepper(state, recipe.replace(compile="off"), chunk_size)
-    advantages, targets = ppo.estimate(state, rollout, recipe)
-    gather = ppo.Gathering(state, rollout, advantages, targets, recipe.objective, 0.2)
-    rows = minibatches(rollout.valid, 1, state.shuffle_generator)[0]
-    size = min(recipe.batch.minibatch_size, PROBE_ROWS)
-    rows = rows.repeat(-(-size // len(rows)))[:size]
-
-    def learn() -> None:
-        gather.begin_minibatch(rows)
-        stepper.gradient(rows, gather)
-        stepper.step(0.0)
-
-    learn()
-    return step, _quickest(learn) / size, state.parameters.vector.numel() * 4
+    step = _quickest(collect) / n_steps
+    short = recipe.replace(compile="off", staleness=0, n_policy_iterations=1)
+    with TemporaryDirectory() as scratch:
+        learner = make_learner(state, short, chunk_size, Path(scratch))
+        learner.learn(rollout)
+        learning = _quickest(lambda: learner.learn(rollout)) / rollout.n_valid
+        learner.close()
+    return step, learning, state.parameters.vector.numel() * 4
 
 
 def _quickest(act: Callable[[], object]) -> float:

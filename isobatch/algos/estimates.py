@@ -1,0 +1,49 @@
+"""From a rollout to what is learned from it: rewards, advantages, value targets."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from isobatch.advantages import gae
+from isobatch.recipe import Recipe
+from isobatch.rollout import Rollout
+from isobatch.state import TrainState
+
+
+def training_rewards(state: TrainState, rollout: Rollout, recipe: Recipe) -> Tensor:
+    """Return the rewards [T, N], normalised where the recipe says so. Once for each rollout."""
+    if not recipe.normalize.normalize_rewards:
+        return rollout.rewards
+    return state.reward_normalizer(rollout.rewards, rollout.first, rollout.valid)
+
+
+def estimate(state: TrainState, rollout: Rollout, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """Normalise rewards where asked, and return (advantages, value targets) [T, N]."""
+    rewards = training_rewards(state, rollout, recipe)
+    terminated = rollout.terminated
+    gamma = recipe.objective.gamma
+    if rollout.final_values is not None:
+        # Reset in the same step: the next value row is another episode's, so the final value
+        # enters with the reward and the row counts as an end.
+        rewards = rewards + gamma * rollout.final_values
+        terminated = terminated | rollout.truncated
+    return gae(
+        rewards, rollout.values, terminated, rollout.truncated, gamma, recipe.objective.gae_lambda
+    )
+
+
+def normalized(state: TrainState, advantages: Tensor, rollout: Rollout, recipe: Recipe) -> Tensor:
+    """Normalise advantages over the rollout or several iterations, as the recipe says."""
+    kind = recipe.objective.advantage_normalization
+    if kind in ("none", "minibatch"):
+        return advantages
+    state.advantage_moments.update(advantages, rollout.valid)
+    return state.advantage_moments.normalize(advantages)
+
+
+def explained_variance(rollout: Rollout, targets: Tensor) -> float:
+    """1 - Var(target - value) / Var(target) over valid rows; 0 where the targets are constant."""
+    wanted = targets[rollout.valid]
+    given = rollout.values[:-1][rollout.valid]
+    spread = float(wanted.var(correction=0))
+    return 1 - float((wanted - given).var(correction=0)) / spread if spread > 0 else 0.0

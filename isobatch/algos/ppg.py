@@ -1,0 +1,194 @@
+"""Phasic Policy Gradient: PPO's policy phase, then an auxiliary phase over all of its data.
+
+Cobbe et al. 2020. The auxiliary phase teaches the policy's encoder what the value function has
+learned, through a second value head, while a clone loss holds the policy where it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from isobatch import losses
+from isobatch.algos import ppo
+from isobatch.algos.estimates import estimate
+from isobatch.algos.stepping import learning_rate, make_stepper, means
+from isobatch.envs import Observation
+from isobatch.envs.spaces import ObservationLayout
+from isobatch.errors import UserError
+from isobatch.models import ActorCritic
+from isobatch.models.distributions import Distribution
+from isobatch.phase import PhaseBatch, PhaseBuffer
+from isobatch.recipe import Recipe, memory_size
+from isobatch.rollout import Rollout, chunked
+from isobatch.state import TrainState
+
+ENVS_PER_SEGMENT = 16
+"""An auxiliary minibatch holds a segment for so many environments: the reference's 4 of 64."""
+
+
+class Samples(NamedTuple):
+    """What the auxiliary losses need of b rows."""
+
+    observation: dict[str, Tensor]
+    targets: Tensor
+    """[b]: value targets of the policy phase."""
+    params: Tensor
+    """[b, P]: the policy as it was before the auxiliary phase."""
+
+
+def check_phase_memory(recipe: Recipe, observations: ObservationLayout) -> None:
+    """Refuse a phase memory that cannot hold the rollout of one environment, as it is."""
+    row = sum(
+        math.prod(shape) * observations.dtypes[part].itemsize
+        for part, shape in observations.shapes.items()
+    )
+    segment = row * recipe.batch.n_steps
+    if memory_size(recipe.phasic.phase_memory) < segment:
+        raise UserError(
+            f"phase_memory {recipe.phasic.phase_memory} does not hold one segment: "
+            f"{recipe.batch.n_steps} steps of {row:,} bytes are {segment:,} bytes"
+        )
+
+
+class Ppg:
+    """Policy phases of `n_policy_iterations`, each followed by an auxiliary phase."""
+
+    columns: tuple[str, ...] = (
+        *ppo.COLUMNS, "phase_iteration", "phase_memory_bytes", "phase_disk_bytes", "aux_rows",
+        "aux_grad_steps", "aux_value_loss", "aux_true_value_loss", "aux_clone_kl", "aux_grad_norm",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: TrainState,
+        recipe: Recipe,
+        chunk_size: int,
+        spill: Path,
+        note: Callable[[str], None],
+    ) -> None:
+        assert state.auxiliary_optimizer is not None
+        self.state, self.recipe, self.chunk_size, self.note = state, recipe, chunk_size, note
+        self.policy = ppo.Ppo(state, recipe, chunk_size)
+        self.buffer = PhaseBuffer(memory_size(recipe.phasic.phase_memory), spill)
+        evaluate = partial(
+            terms,
+            clone_coef=recipe.phasic.clone_coef,
+            distribution=state.model.distribution,
+        )
+        self.stepper = make_stepper(
+            state, recipe, chunk_size, evaluate, state.auxiliary_optimizer, may_compile=False
+        )
+
+    def learn(self, rollout: Rollout) -> dict[str, float]:
+        """Learn as PPO does; after the phase's last rollout, have the auxiliary phase too."""
+        if not rollout.n_valid:
+            return {}
+        counters, settings = self.state.counters, self.recipe.phasic
+        advantages, targets = estimate(self.state, rollout, self.recipe)
+        statistics = self.policy.improve(rollout, advantages, targets)
+        counters.phase_iterations += 1
+        if settings.n_aux_epochs:
+            self.buffer.add(rollout.observations, rollout.valid, {"targets": targets})
+        statistics |= {
+            "phase_iteration": float(counters.phase_iterations),
+            "phase_memory_bytes": float(self.buffer.memory_bytes),
+            "phase_disk_bytes": float(self.buffer.disk_bytes),
+        }
+        if counters.phase_iterations >= settings.n_policy_iterations:
+            statistics |= self._auxiliary_phase()
+            counters.phase_iterations = 0
+        return statistics
+
+    def close(self) -> None:
+        """Forget the phase's data."""
+        self.buffer.close()
+
+    def _auxiliary_phase(self) -> dict[str, float]:
+        recipe, state = self.recipe, self.state
+        rows = self.buffer.rows
+        self._remember_policy()
+        taken: list[dict[str, Tensor]] = []
+        step_size = self._learning_rate()
+        for epoch in range(recipe.phasic.n_aux_epochs):
+            groups = self.buffer.segment_groups(self._segments(), state.shuffle_generator)
+            for done, batch in enumerate(self.buffer.batches(groups)):
+                self.note(
+                    f"auxiliary epoch {epoch + 1} of {recipe.phasic.n_aux_epochs}, "
+                    f"minibatch {done + 1} of {len(groups)}"
+                )
+                gather = _gathering(state, batch)
+                every = torch.arange(len(batch.numbers["targets"]))
+                measured = self.stepper.gradient(every, gather)
+                norm = self.stepper.step(step_size)
+                taken.append(measured | {"aux_grad_norm": torch.tensor(norm)})
+        self.buffer.clear()
+        if state.proximal is not None:
+            state.proximal.reset()
+        return means(taken) | {"aux_rows": float(rows), "aux_grad_steps": float(len(taken))}
+
+    @torch.no_grad()
+    def _remember_policy(self) -> None:
+        """Keep the policy's parameters at every row, for the clone loss."""
+        groups = [[segment] for segment in range(len(self.buffer))]
+        for done, batch in enumerate(self.buffer.batches(groups)):
+            self.note(f"auxiliary phase: policy of segment {done + 1} of {len(groups)}")
+            params = chunked(self._policy, batch.observations, self.chunk_size)
+            self.buffer.attach(batch.segments, "params", params)
+
+    def _policy(self, observation: Observation) -> Tensor:
+        """Return the policy's parameters [b, P]."""
+        return self.state.model.act(_prepared(self.state, observation))[0]
+
+    def _segments(self) -> int:
+        """Segments in an auxiliary minibatch."""
+        chosen = self.recipe.phasic.aux_segments
+        return chosen or max(1, self.recipe.batch.n_envs // ENVS_PER_SEGMENT)
+
+    def _learning_rate(self) -> float:
+        chosen, env_steps = self.recipe.phasic.aux_learning_rate, self.state.counters.env_steps
+        recipe = self.recipe.replace(learning_rate=chosen) if chosen else self.recipe
+        return learning_rate(recipe, env_steps)
+
+
+def terms(
+    call: Any, samples: Samples, clone_coef: float, distribution: Distribution
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the auxiliary losses [b] and their statistics, each [b].
+
+    L = (v_aux - target)^2 / 2 + (v - target)^2 / 2 + clone_coef KL(pi_before, pi)
+    """
+    model: ActorCritic = call
+    params, values, auxiliary = model.with_auxiliary(samples.observation)
+    joint = losses.value_loss(auxiliary, samples.targets)
+    true = losses.value_loss(values, samples.targets)
+    kl = distribution.kl(samples.params, params)
+    statistics = {"aux_value_loss": joint, "aux_true_value_loss": true, "aux_clone_kl": kl}
+    return joint + true + clone_coef * kl, statistics
+
+
+def _gathering(state: TrainState, batch: PhaseBatch) -> Callable[[Tensor], Samples]:
+    """Return a function from rows [b] of a minibatch to their samples, on the training device."""
+    device = state.parameters.vector.device
+
+    @torch.no_grad()
+    def gather(rows: Tensor) -> Samples:
+        return Samples(
+            _prepared(state, {part: each[rows] for part, each in batch.observations.items()}),
+            batch.numbers["targets"][rows].to(device),
+            batch.numbers["params"][rows].to(device),
+        )
+
+    return gather
+
+
+def _prepared(state: TrainState, observation: Observation) -> Observation:
+    """Bring observations to the training device and normalise them as when acting."""
+    device = state.parameters.vector.device
+    return state.observation_normalizer({k: v.to(device) for k, v in observation.items()})

@@ -1,0 +1,112 @@
+"""PQN: Q-learning from parallel environments, without replay or target network.
+
+Gallici et al. 2024. Layer normalisation keeps the values from running away; the targets are
+lambda-returns over max Q, which GAE's recursion gives with V = max Q:
+
+G_t = r_t + gamma (1 - d_t) (lambda G_{t+1} + (1 - lambda) max_a Q(s_{t+1}, a))
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from isobatch import losses
+from isobatch.algos.estimates import estimate, explained_variance
+from isobatch.algos.stepping import learning_rate, make_stepper, means
+from isobatch.models import QNetwork
+from isobatch.recipe import Exploration, Recipe
+from isobatch.rollout import Rollout
+from isobatch.state import TrainState
+from isobatch.update import Call, minibatches
+
+
+class Samples(NamedTuple):
+    """What the loss needs of b rows."""
+
+    observation: dict[str, Tensor]
+    actions: Tensor
+    targets: Tensor
+
+
+class Pqn:
+    """Fits Q to the lambda-returns of each rollout; explores less and less."""
+
+    columns: tuple[str, ...] = (
+        "explained_variance", "learning_rate", "epsilon", "value_loss", "q_mean", "grad_norm",
+    )  # fmt: skip
+
+    def __init__(self, state: TrainState, recipe: Recipe, chunk_size: int) -> None:
+        assert isinstance(state.model, QNetwork)
+        self.state, self.recipe, self.network = state, recipe, state.model
+        self.stepper = make_stepper(state, recipe, chunk_size, terms, state.optimizer)
+        self._explore(state.counters.env_steps)
+
+    def learn(self, rollout: Rollout) -> dict[str, float]:
+        """Update the action values; return the iteration's statistics."""
+        if not rollout.n_valid:
+            return {}
+        state, recipe = self.state, self.recipe
+        _, targets = estimate(state, rollout, recipe)
+        step_size = learning_rate(recipe, state.counters.env_steps)
+        statistics = {
+            "explained_variance": explained_variance(rollout, targets),
+            "learning_rate": step_size,
+            "epsilon": self.network.epsilon,
+        }
+        gather = _gathering(state, rollout, targets)
+        n_minibatches = min(recipe.batch.minibatches_for(len(rollout.actions)), rollout.n_valid)
+        by, shuffle = recipe.objective.minibatches_by, state.shuffle_generator
+        taken: list[dict[str, Tensor]] = []
+        for _ in range(recipe.batch.n_epochs if n_minibatches else 0):
+            for rows in minibatches(rollout.valid, n_minibatches, shuffle, by):
+                measured = self.stepper.gradient(rows, gather)
+                norm = self.stepper.step(step_size)
+                state.counters.grad_steps += 1
+                taken.append(measured | {"grad_norm": torch.tensor(norm)})
+            state.counters.epochs += 1
+        self._explore(state.counters.env_steps + rollout.n_valid)
+        return statistics | means(taken)
+
+    def close(self) -> None:
+        """Hold on to nothing."""
+
+    def _explore(self, env_steps: int) -> None:
+        settings, total = self.recipe.exploration, self.recipe.total_timesteps
+        self.network.epsilon = epsilon(settings, env_steps / total)
+
+
+def epsilon(settings: Exploration, spent: float) -> float:
+    """Return the probability of a random action once `spent` of the budget is: linear, then flat.
+
+    e = start + (end - start) min(1, spent / fraction)
+    """
+    if spent >= settings.epsilon_fraction:
+        return settings.epsilon_end
+    part = spent / settings.epsilon_fraction
+    return settings.epsilon_start + (settings.epsilon_end - settings.epsilon_start) * part
+
+
+def terms(call: Call, samples: Samples) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return per-sample losses (Q(s, a) - G)^2 / 2 [b] and their statistics, each [b]."""
+    chosen = call(samples.observation).gather(1, samples.actions).squeeze(1)
+    loss = losses.value_loss(chosen, samples.targets)
+    return loss, {"value_loss": loss, "q_mean": chosen}
+
+
+def _gathering(state: TrainState, rollout: Rollout, targets: Tensor):
+    """Return a function from flat rows [b] to their samples."""
+    observations = {part: rows.flatten(0, 1) for part, rows in rollout.observations.items()}
+    actions, wanted = rollout.actions.flatten(0, 1), targets.flatten()
+
+    def gather(rows: Tensor) -> Samples:
+        observation = {part: each.index_select(0, rows) for part, each in observations.items()}
+        return Samples(
+            state.observation_normalizer(observation),
+            actions.index_select(0, rows),
+            wanted.index_select(0, rows),
+        )
+
+    return gather

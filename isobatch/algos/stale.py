@@ -1,0 +1,69 @@
+"""Artificial staleness: learning from each rollout some iterations after it was collected.
+
+Hilton et al. 2021, section 5.1. A rollout waits as it was acted; rewards are normalised and
+advantages estimated when its turn comes, from the values of acting time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from isobatch.recipe import Objective
+from isobatch.rollout import Rollout, chunked
+from isobatch.state import TrainState
+
+if TYPE_CHECKING:
+    from isobatch.algos import Learner
+
+
+class Stale:
+    """Hands each rollout to a learner `staleness` iterations late; the first ones wait."""
+
+    def __init__(
+        self, learner: Learner, state: TrainState, settings: Objective, chunk_size: int
+    ) -> None:
+        self.learner, self.state, self.settings = learner, state, settings
+        self.chunk_size = chunk_size
+        self.columns = ("age_iterations", "age_env_steps", *learner.columns)
+        self.waiting: deque[Rollout] = deque()
+
+    def learn(self, rollout: Rollout) -> dict[str, float]:
+        """Learn from the rollout whose turn it is, if there is one yet."""
+        self.waiting.append(rollout)
+        if len(self.waiting) <= self.settings.staleness:
+            return {}
+        late = self.waiting.popleft()
+        age = {
+            "age_iterations": float(len(self.waiting)),
+            "age_env_steps": float(sum(each.n_valid for each in self.waiting)),
+        }
+        return age | self.learner.learn(self._as_the_loss_sees_it(late))
+
+    def close(self) -> None:
+        """Forget what waits."""
+        self.waiting.clear()
+        self.learner.close()
+
+    def _as_the_loss_sees_it(self, rollout: Rollout) -> Rollout:
+        """Return the rollout with the policies the loss is to compare the current one with."""
+        if not self.settings.staleness or self.settings.staleness_loss == "behavior":
+            return rollout
+        params = self._params_now(rollout)
+        if self.settings.staleness_loss == "decoupled":
+            return replace(rollout, params_prox=params)
+        actions, distribution = rollout.actions.flatten(0, 1), self.state.model.distribution
+        logp = distribution.log_prob(params.flatten(0, 1), actions)
+        return replace(rollout, params=params, logp=logp.view(rollout.logp.shape))
+
+    @torch.no_grad()
+    def _params_now(self, rollout: Rollout) -> Tensor:
+        """Return the present policy's parameters [T, N, P], a chunk at a time."""
+        prepare, model = self.state.observation_normalizer, self.state.model
+        flat = {part: rows[:-1].flatten(0, 1) for part, rows in rollout.observations.items()}
+        params = chunked(lambda rows: model.act(prepare(rows))[0], flat, self.chunk_size)
+        return params.view(*rollout.logp.shape, -1)

@@ -1,0 +1,71 @@
+"""What the algorithms share when they take gradient steps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isobatch.models.encoders import CustomEncoder
+from isobatch.optimize import FlatOptimizer, scheduled
+from isobatch.recipe import Recipe
+from isobatch.replicas import Replicas
+from isobatch.state import TrainState
+from isobatch.update import CompiledGradient, Evaluate, Stepper, worth_compiling
+
+
+def make_stepper(
+    state: TrainState,
+    recipe: Recipe,
+    chunk_size: int,
+    evaluate: Evaluate,
+    optimizer: FlatOptimizer,
+    may_compile: bool = True,
+) -> Stepper:
+    """Return what takes the run's gradient steps; compiled where the recipe says so or it pays."""
+    parameters, choice = state.parameters, recipe.machine.compile
+    on_cpu = parameters.vector.device.type == "cpu"
+    small = on_cpu and not state.has_images and not any(True for _ in state.model.buffers())
+    compiled = None
+    if may_compile and (
+        choice == "on"
+        or (choice == "auto" and small and worth_compiling(recipe.batch, recipe.total_timesteps))
+    ):
+        capacity = -(-recipe.batch.rollout_size // recipe.batch.n_minibatches)
+        compiled = CompiledGradient(state.model, parameters, evaluate, capacity)
+    return Stepper(
+        state.model,
+        parameters,
+        optimizer,
+        evaluate,
+        recipe.optimizer.max_grad_norm,
+        chunk_size,
+        compiled,
+        _replicas(state) if on_cpu and state.has_images and not compiled else None,
+    )
+
+
+def _replicas(state: TrainState) -> Replicas | None:
+    """Return copies for as many threads as PyTorch may use; of a user's own module none.
+
+    It may keep state or draw random numbers as it goes, which would depend on the threads.
+    """
+    count = torch.get_num_threads()
+    if count == 1 or any(isinstance(part, CustomEncoder) for part in state.model.modules()):
+        return None
+    return Replicas(state.model, state.parameters, count)
+
+
+def learning_rate(recipe: Recipe, env_steps: int) -> float:
+    """Return the step size at `env_steps`."""
+    settings = recipe.optimizer
+    return scheduled(
+        settings.learning_rate, settings.learning_rate_schedule, env_steps, recipe.total_timesteps
+    )
+
+
+def means(taken: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Average the minibatches' statistics."""
+    if not taken:
+        return {}
+    averages = torch.stack([torch.stack(list(each.values())) for each in taken]).mean(0)
+    return dict(zip(taken[0], averages.tolist(), strict=True))

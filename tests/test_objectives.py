@@ -1,0 +1,119 @@
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from hand_made import PLAIN, begin, experience, weights
+
+import isobatch
+from isobatch import objectives, recipe
+from isobatch.algos.ppo import Ppo
+from isobatch.errors import UserError
+from isobatch.models.distributions import Categorical
+from isobatch.objectives import Current, Samples, policy_loss
+
+PAGE = Path(__file__).parent.parent / "docs" / "objectives.md"
+
+
+@pytest.fixture(autouse=True)
+def _registry_as_it_was(monkeypatch):
+    monkeypatch.setattr(objectives, "_LOSSES", dict(objectives._LOSSES))
+    monkeypatch.setattr(recipe, "OBJECTIVES", list(recipe.OBJECTIVES))
+
+
+def test_every_name_a_recipe_knows_has_a_loss():
+    assert set(recipe.OBJECTIVES) == set(objectives._LOSSES) == {"clip", "kl", "pg"}
+
+
+def test_an_unknown_objective_is_refused_with_those_there_are():
+    with pytest.raises(UserError, match="objective must be one of clip, kl, pg, got 'spo'"):
+        PLAIN.replace(objective="spo")
+
+
+def test_a_name_is_given_once():
+    with pytest.raises(UserError, match="there is an objective 'clip' already"):
+        isobatch.objective("clip")(lambda current, samples, settings: current.logp)
+
+
+def run_the_page(tmp_path, monkeypatch):
+    """Do what the page says, with a run short enough for a test; return its run."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    monkeypatch.chdir(tmp_path)
+    last, shorter = 'objective="spo")', 'objective="spo", total_timesteps=4096, quiet=True)'
+    assert last in code
+    names: dict = {}
+    exec(code.replace("isobatch.train", "run = isobatch.train").replace(last, shorter), names)
+    return names["run"]
+
+
+def test_the_pages_objective_trains_as_it_says(tmp_path, monkeypatch):
+    run = run_the_page(tmp_path, monkeypatch)
+    assert run.recipe.objective.objective == "spo"
+    assert run.metrics[-1]["env_steps"] > 4000
+    assert run.metrics[-1]["approx_kl"] > 0
+
+
+def test_the_pages_objective_is_what_its_equation_says(tmp_path, monkeypatch):
+    run_the_page(tmp_path, monkeypatch)
+    random = torch.Generator().manual_seed(0)
+
+    def draw():
+        return -1 + 0.3 * torch.randn(20, generator=random, dtype=torch.float64)
+
+    logp, behav, prox, advantages = draw().requires_grad_(), draw(), draw(), 1 + draw()
+    none, clip_range = torch.empty(0), torch.tensor(0.2)
+    samples = Samples({}, none, behav, prox, None, advantages, advantages, clip_range)
+    current = Current(logp, none, Categorical((2,)))
+    loss = policy_loss("spo")(current, samples, PLAIN.objective)
+    r, w = (logp - prox).exp(), (prox - behav).exp()
+    by_hand = w * (r * advantages - advantages.abs() / 0.4 * (r - 1) ** 2)
+    torch.testing.assert_close(loss, -by_hand)
+    slope = torch.autograd.grad(loss.sum(), logp)[0]
+    step = 1e-6
+    ahead, behind = (
+        policy_loss("spo")(current._replace(logp=logp + sign * step), samples, PLAIN.objective)
+        for sign in (1, -1)
+    )
+    torch.testing.assert_close(slope, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
+STRONG = PLAIN.replace(learning_rate=0.5, n_minibatches=4, n_epochs=4)
+
+
+def learned(settings):
+    state = begin(settings)
+    for seed in range(2):
+        statistics = Ppo(state, settings, 1000).learn(experience(begin(settings), seed))
+    return weights(state), statistics
+
+
+def test_ewma_of_decay_0_is_the_importance_sampled_policy_gradient():
+    averaged, statistics = learned(STRONG.replace(algo="ppo-ewma", proximal_decay=0.0))
+    free, _ = learned(STRONG.replace(objective="kl", kl_coef=0.0))
+    clipped, _ = learned(STRONG)
+    assert statistics["clip_fraction"] == 0
+    torch.testing.assert_close(averaged, free, rtol=0, atol=1e-6)
+    assert (clipped - free).abs().max() > 1e-3
+
+
+def test_ewma_with_the_acting_policy_as_proximal_is_ppo():
+    one = STRONG.replace(algo="ppo-ewma")
+    state, plain = begin(one), begin(STRONG)
+    state.proximal.update = lambda: None
+    rollout = experience(plain)
+    statistics = Ppo(state, one, 1000).learn(rollout)
+    assert statistics["clip_fraction"] > 0.05
+    Ppo(plain, STRONG, 1000).learn(rollout)
+    torch.testing.assert_close(weights(state), weights(plain), rtol=0, atol=1e-6)
+
+
+def test_a2c_is_one_step_of_the_policy_gradient_and_of_ppo_alike():
+    """At ratio 1 the clipped objective has the policy gradient's slope."""
+    one = PLAIN.replace(n_minibatches=1, n_epochs=1)
+    state = begin(one)
+    rollout = experience(state)
+    single_a2c, single_ppo = begin(one), begin(one)
+    Ppo(single_a2c, one.replace(algo="a2c", objective="pg"), 1000).learn(rollout)
+    Ppo(single_ppo, one, 1000).learn(rollout)
+    torch.testing.assert_close(weights(single_a2c), weights(single_ppo), rtol=0, atol=1e-6)
+    assert not torch.equal(weights(single_a2c), weights(state))
