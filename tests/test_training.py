@@ -305,14 +305,15 @@ def test_a_run_of_another_holder_is_not_touched(out):
         {"algo": "ppg-ewma", "n_policy_iterations": 1, "n_aux_epochs": 2},
         {"algo": "a2c", "n_minibatches": 1, "n_epochs": 1},
         {"algo": "reinforce", "n_minibatches": 1, "n_epochs": 1},
-        {"algo": "pqn"},
+        # Its schedules run over the budget, which the first of two sittings does not know.
+        {"algo": "pqn", "epsilon_fraction": 0.0, "learning_rate_schedule": "constant"},
     ],
     ids=["ppo", "ppo-ewma", "sgd", "value apart", "ppg-ewma", "a2c", "reinforce", "pqn"],
 )
 def test_a_run_in_two_sittings_learns_bit_for_bit_what_one_sitting_does(tmp_path, settings):
     # The counters' rollouts end with their episodes, so new environments change nothing.
     make_env = vector_of(AutoresetMode.SAME_STEP, Counter, Counter)
-    settings |= tiny(n_steps=9, normalize_observations=True, normalize_rewards=True)
+    settings = tiny(n_steps=9, normalize_observations=True, normalize_rewards=True) | settings
     at_once, in_two = tmp_path / "at-once", tmp_path / "in-two"
     isobatch.train(make_env=make_env, total_timesteps=180, out=at_once, **settings)
     isobatch.train(make_env=make_env, total_timesteps=90, out=in_two, **settings)
@@ -510,7 +511,7 @@ LEARNING = {
 def test_signs_are_learned(algo, out):
     settings = EASY | {"algo": algo} | LEARNING[algo]
     run = isobatch.train(make_env=lambda: Signs(), out=out, **settings)
-    assert run.metrics[0]["episode_return"] < 6
+    assert next(row["episode_return"] for row in run.metrics if row["episodes"]) < 6
     assert run.metrics[-1]["episode_return"] > 0.95 * Signs.BEST
     policy = isobatch.load(out)
     assert policy.predict(SIGNS, deterministic=True).tolist() == [0, 1]
