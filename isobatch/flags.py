@@ -39,7 +39,9 @@ def add_recipe_flags(parser: argparse.ArgumentParser, base: Recipe) -> None:
         table = getattr(base, field.name)
         if dataclasses.is_dataclass(table):
             title = (type(table).__doc__ or "").strip().splitlines()[0].rstrip(".")
-            group = parser.add_argument_group(f"{field.name}: {title[0].lower()}{title[1:]}")
+            # An abbreviation keeps its capitals.
+            begins = title[0].lower() + title[1:] if title[1].islower() else title
+            group = parser.add_argument_group(f"{field.name}: {begins}")
             _add_fields(group, table)
             if field.name == "batch":
                 group.add_argument(
@@ -64,7 +66,9 @@ def _add_fields(group: Any, table: Any, skipped: tuple[str, ...] = ()) -> None:
         value = getattr(table, field.name)
         if field.name in skipped or dataclasses.is_dataclass(value):
             continue
-        shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
+        shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        if value is None or isinstance(value, bool):
+            shown = shown.lower()
         group.add_argument(
             "--" + field.name.replace("_", "-"),
             dest=field.name,

@@ -124,9 +124,13 @@ def headline(recipe: Recipe) -> str:
     batch = recipe.batch
     return (
         f"{recipe.algo} on {recipe.env}, {batch.n_envs} envs x {batch.n_steps} steps = "
-        f"{batch.rollout_size:,} rows, {batch.n_minibatches} minibatches of "
-        f"{batch.minibatch_size:,}, {batch.n_epochs} epochs, seed {recipe.seed}"
+        f"{batch.rollout_size:,} rows, {_counted(batch.n_minibatches, 'minibatch', 'es')} of "
+        f"{batch.minibatch_size:,}, {_counted(batch.n_epochs, 'epoch', 's')}, seed {recipe.seed}"
     )
+
+
+def _counted(number: int, what: str, ending: str) -> str:
+    return f"{number} {what}{'' if number == 1 else ending}"
 
 
 def readings(row: dict[str, Any]) -> str:
