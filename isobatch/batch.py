@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 from isobatch.errors import UserError
@@ -69,6 +71,52 @@ class Batch:
         no gradient step is noisier than the others; 0 means it is too short for even one.
         """
         return min(self.n_minibatches, round(self.n_envs * n_steps / self.minibatch_size))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A batch from some environment step on."""
+
+    env_steps: int
+    n_envs: int
+    n_steps: int
+    n_minibatches: int | None = None
+    """None: as many as before."""
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The fields of the batch it sets."""
+        cut = {} if self.n_minibatches is None else {"n_minibatches": self.n_minibatches}
+        return {"n_envs": self.n_envs, "n_steps": self.n_steps, **cut}
+
+
+def parse_schedule(text: str) -> tuple[Stage, ...]:
+    """Read `0:8x128, 100k:32x128x8`: from which environment step on, N x T [x minibatches]."""
+    stages = tuple(_stage(part.strip()) for part in text.split(",")) if text.strip() else ()
+    for before, after in pairwise(stages):
+        if after.env_steps <= before.env_steps:
+            raise UserError(
+                f"batch_schedule is out of order: {after.env_steps:,} comes after "
+                f"{before.env_steps:,}"
+            )
+    return stages
+
+
+def _stage(text: str) -> Stage:
+    match = re.fullmatch(r"([\d_]+(?:\.\d+)?)([kM]?)\s*:\s*(\d+)x(\d+)(?:x(\d+))?", text)
+    if match is None:
+        raise UserError(
+            f"batch_schedule must read like '0:8x128, 100k:32x128', step:N x T [x minibatches], "
+            f"got {text!r}"
+        )
+    number, unit, n_envs, n_steps, n_minibatches = match.groups()
+    env_steps = round(float(number) * {"": 1, "k": 1_000, "M": 1_000_000}[unit])
+    return Stage(
+        env_steps,
+        positive("n_envs", int(n_envs)),
+        positive("n_steps", int(n_steps)),
+        positive("n_minibatches", int(n_minibatches)) if n_minibatches else None,
+    )
 
 
 def positive(name: str, value: Any) -> int:

@@ -1,4 +1,4 @@
-"""The command line: train, resume, eval, envs; study, report, query."""
+"""The command line: train, resume, eval, envs; rescale, show; study, report, query."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ On-policy reinforcement learning in which the batch is a thing you can hold.
   resume RUN [options]   go on with a run after a stop, a kill or a crash
   eval RUN [options]     play episodes with a run's policy
   envs [NAME]            list environments, their families and presets
+
+  rescale RECIPE|RUN     carry a recipe over to another batch: what moves, and why
+  show RECIPE|RUN|ENV    draw its batch: rollout, minibatches, updates
 
   study NAME|FILE        compare arms over environments and seeds at one data budget
   report STUDY           write a study's page, report.html
@@ -236,6 +239,18 @@ def _report(run: Run) -> int:
     return 0
 
 
+def _rescale(arguments: list[str]) -> int:
+    from isobatch.batch_commands import rescale
+
+    return rescale(arguments)
+
+
+def _show(arguments: list[str]) -> int:
+    from isobatch.batch_commands import show
+
+    return show(arguments)
+
+
 def _study(arguments: list[str]) -> int:
     from isobatch.study.commands import study
 
@@ -259,6 +274,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "resume": _resume,
     "eval": _eval,
     "envs": _envs,
+    "rescale": _rescale,
+    "show": _show,
     "study": _study,
     "report": _report_study,
     "query": _query,

@@ -75,6 +75,10 @@ class RewardNormalizer:
         scale = (self.moments.var + 1e-8).sqrt().to(rewards.dtype)
         return torch.clamp(rewards / scale, -self.clip, self.clip)
 
+    def restart(self, n_envs: int) -> None:
+        """Begin the running returns anew, for `n_envs` new environments."""
+        self.running = self.running.new_zeros(n_envs)
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps; the running returns end with their environments."""
         return self.moments.state_dict()

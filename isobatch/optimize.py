@@ -53,6 +53,8 @@ class FlatParameters:
 class FlatOptimizer(Protocol):
     """An optimiser of `FlatParameters`: an update rule and its state."""
 
+    settings: Optimizer
+
     def step(self, learning_rate: float) -> None:
         """Move the parameters along the gradient in place."""
         ...

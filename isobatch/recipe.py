@@ -13,17 +13,23 @@ import numbers
 import re
 import tomllib
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from isobatch.batch import Batch, minibatch_count, positive
+from isobatch.batch import Batch, minibatch_count, parse_schedule, positive
 from isobatch.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from isobatch.scaling import Rescaled
 
 Schedule = Literal["constant", "linear"]
 ALGORITHMS = ("ppo", "ppo-ewma", "ppg", "ppg-ewma", "a2c", "reinforce", "pqn")
 OBJECTIVES = ["clip", "kl", "pg"]
 """Names of the policy objectives; `objectives.objective` adds a user's own."""
 STALE_ALGORITHMS = ("ppo", "ppo-ewma", "ppg", "ppg-ewma")
+ENVS_PER_SEGMENT = 16
+"""An auxiliary minibatch holds a segment for so many environments: the reference's 4 of 64."""
 ONE_STEP = {"objective": "pg", "n_minibatches": 1, "n_epochs": 1}
 """What makes an update the policy gradient itself: every row once, under the policy it names."""
 
@@ -144,6 +150,20 @@ class Phasic:
     phase_memory: str = "4GB"
     """Memory for the phase's compressed observations; what exceeds it goes to a file in the run."""
 
+    def segments(self, n_envs: int) -> int:
+        """Return how many environments' rollouts an auxiliary minibatch holds."""
+        return self.aux_segments or max(1, n_envs // ENVS_PER_SEGMENT)
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """The batch in the course of the run."""
+
+    batch_schedule: str = ""
+    """Batches by environment step, N x T [x minibatches]: "0:8x128, 100k:32x128, 1M:128x32x8"."""
+    rescale: bool = True
+    """Move the hyperparameters, which belong to the recipe's own batch, by the rules."""
+
 
 @dataclass(frozen=True)
 class Exploration:
@@ -211,6 +231,7 @@ class Recipe:
     """Seed of everything random in the run."""
     batch: Batch = field(default_factory=Batch)
     objective: Objective = field(default_factory=Objective)
+    reshape: Reshape = field(default_factory=Reshape)
     phasic: Phasic = field(default_factory=Phasic)
     exploration: Exploration = field(default_factory=Exploration)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -274,6 +295,12 @@ class Recipe:
             elif item.name in overrides:
                 changes[item.name] = overrides[item.name]
         return dataclasses.replace(self, **changes)
+
+    def rescale(self, **batch: Any) -> Rescaled:
+        """Return this recipe at another batch, by the published rules: see `scaling.rescale`."""
+        from isobatch.scaling import rescale
+
+        return rescale(self, **batch)
 
     def to_toml(self) -> str:
         """Return the recipe as TOML; fields that are None are left out."""
@@ -352,9 +379,15 @@ def _as_field(value: Any) -> Any:
     )
 
 
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the types of a table's fields; reading them anew takes a millisecond."""
+    return get_type_hints(kind)
+
+
 def _leaves(node: Any) -> list[tuple[str, Any, Any]]:
     """Return (name, type, value) of every field that is not itself a table."""
-    hints = get_type_hints(type(node))
+    hints = _hints(type(node))
     leaves = []
     for item in dataclasses.fields(node):
         value = getattr(node, item.name)
@@ -432,6 +465,7 @@ def _check_ranges(recipe: Recipe) -> None:
     known = f"must be one of {', '.join(OBJECTIVES)}"
     _require(values["objective"] in OBJECTIVES, "objective", known, repr(values["objective"]))
     memory_size(values["phase_memory"], "phase_memory")
+    parse_schedule(values["batch_schedule"])
     widths = recipe.model.hidden_sizes
     _require(bool(widths) and min(widths) > 0, "hidden_sizes", "must be positive", widths)
     for option in recipe.environment.env_options:
@@ -483,7 +517,7 @@ def _without_none(tables: dict[str, Any]) -> dict[str, Any]:
 
 def _build(kind: Any, table: dict[str, Any], text: str, source: str, header: str = "") -> Any:
     """Build the dataclass `kind` from a TOML table, naming line and field of a mistake."""
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     values: dict[str, Any] = {}
     for name, value in table.items():
         place = f"{source}, line {_line_of(text, header, name)}"
@@ -513,8 +547,8 @@ def _build(kind: Any, table: dict[str, Any], text: str, source: str, header: str
 
 def _table_of(name: str) -> str:
     """Return the table a field belongs to, '' for those at the top."""
-    for table, kind in get_type_hints(Recipe).items():
-        if dataclasses.is_dataclass(kind) and name in get_type_hints(kind):
+    for table, kind in _hints(Recipe).items():
+        if dataclasses.is_dataclass(kind) and name in _hints(kind):
             return table
     return ""
 

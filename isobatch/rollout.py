@@ -338,6 +338,10 @@ class EpisodeTracker:
         self.returns: deque[float] = deque(maxlen=self.WINDOW)
         self.lengths: deque[int] = deque(maxlen=self.WINDOW)
         self.finished = 0
+        self.restart(n_envs)
+
+    def restart(self, n_envs: int) -> None:
+        """Forget the episodes under way: there are `n_envs` new environments."""
         self._return = np.zeros(n_envs)
         self._length = np.zeros(n_envs, np.int64)
 

@@ -31,7 +31,9 @@ class Counters:
     phase_iterations: int = 0
     """PPG: iterations of the policy phase under way."""
     restarts: int = 0
-    """How often the environments were made anew."""
+    """How often the run was resumed."""
+    environments: int = 0
+    """Environments made so far: the seeds that are used up."""
     seconds: float = 0.0
     """Training time, earlier sittings included."""
 
@@ -122,6 +124,23 @@ class TrainState:
         for part, entries in parts.items():
             tensors.update({f"{part}.{name}": value for name, value in entries.items()})
         return tensors
+
+    def adopt(self, recipe: Recipe) -> None:
+        """Go on with the hyperparameters and the batch of another recipe.
+
+        Weights, moments and averages stay; what belongs to single environments begins anew.
+        """
+        for optimizer in (self.optimizer, self.value_optimizer, self.auxiliary_optimizer):
+            if optimizer is not None:
+                optimizer.settings = recipe.optimizer
+        if self.proximal is not None:
+            self.proximal.decay = recipe.objective.proximal_decay
+        if recipe.objective.advantage_normalization == "ewma":
+            self.advantage_moments.decay = recipe.objective.advantage_decay
+        n_envs = recipe.batch.n_envs
+        if len(self.reward_normalizer.running) != n_envs:
+            self.reward_normalizer.restart(n_envs)
+            self.episodes.restart(n_envs)
 
     def _optional(self) -> dict[str, FlatOptimizer | Ewma]:
         """The optimisers and the average there are."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from isobatch import envs, machine, policy, store
+from isobatch import envs, machine, policy, scaling, store
 from isobatch.algos import check_phase_memory, make_learner
 from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import env_seeds
@@ -25,7 +25,7 @@ from isobatch.models import EncoderFactory
 from isobatch.presets import family_preset, preset
 from isobatch.recipe import Recipe, check_budget
 from isobatch.rollout import Collector, Rollout
-from isobatch.state import TrainState
+from isobatch.state import Counters, TrainState
 from isobatch.update import chunk_rows
 from isobatch.view import View, choose_view
 
@@ -77,14 +77,15 @@ def train(
         overrides["encoder"] = encoder if isinstance(encoder, str) else "custom"
     recipe = _recipe(env, make_env, algo, recipe, overrides)
     check_budget(recipe)
+    scaling.check_schedule(recipe)
     path = Path(out) if out is not None else default_path(recipe)
     store.refuse_taken(path)
-    env_batch = _make(recipe, make_env, restarts=0)
+    arena = Arena(recipe, make_env)
     try:
-        state = _begin(recipe, env_batch, custom)
+        state = _begin(arena, custom)
         directory = store.RunDirectory.create(path, recipe)
         try:
-            return _run(recipe, state, env_batch, directory, choose_view(quiet))
+            return _run(state, arena, directory, choose_view(quiet))
         except UserError:
             if not directory.metrics():
                 directory.discard()  # The environment's very first rollout was unusable.
@@ -92,7 +93,7 @@ def train(
         finally:
             directory.release()
     finally:
-        env_batch.close()
+        arena.close()
 
 
 def resume(
@@ -117,10 +118,10 @@ def resume(
             recipe = recipe.replace(total_timesteps=total_timesteps)
         check_budget(recipe)
         checkpoint = directory.last_checkpoint()
-        restarts = checkpoint[1]["counters"]["restarts"] + 1 if checkpoint else 1
-        env_batch = _make(recipe, make_env, restarts)
+        counters = Counters(**checkpoint[1]["counters"]) if checkpoint else Counters()
+        arena = Arena(recipe, make_env, counters.env_steps, counters.environments)
         try:
-            state = _begin(recipe, env_batch, encoder)
+            state = _begin(arena, encoder)
             if checkpoint:
                 state.load(*checkpoint)
             if total_timesteps is not None and total_timesteps < state.counters.env_steps:
@@ -128,42 +129,77 @@ def resume(
                     f"{path} already has {state.counters.env_steps} environment steps, more than "
                     f"total_timesteps {total_timesteps}"
                 )
-            state.counters.restarts = restarts
+            state.counters.restarts += 1
             directory.save_recipe(recipe)
             directory.cut_metrics(state.counters.iterations)
-            return _run(recipe, state, env_batch, directory, choose_view(quiet))
+            return _run(state, arena, directory, choose_view(quiet))
         finally:
-            env_batch.close()
+            arena.close()
     finally:
         directory.release()
 
 
-def _run(
-    recipe: Recipe,
-    state: TrainState,
-    env: envs.BatchedEnv,
-    directory: store.RunDirectory,
-    view: View,
-) -> Run:
+class Arena:
+    """The environments of a run: made for the batch of the moment, and anew when N changes."""
+
+    def __init__(
+        self, recipe: Recipe, make_env: MakeEnv | None, env_steps: int = 0, environments: int = 0
+    ) -> None:
+        self.schedule, self.make_env = recipe, make_env
+        self.recipe = scaling.at(recipe, env_steps)
+        """The recipe as its schedule has it now."""
+        self.environments = environments
+        """Made so far, whose seeds are used up."""
+        self.env = self._made()
+
+    def move(self, env_steps: int) -> str | None:
+        """Follow the schedule to `env_steps`; say what moved, if anything did."""
+        before, after = self.recipe, scaling.at(self.schedule, env_steps)
+        if after.batch == before.batch:
+            return None
+        self.recipe = after
+        if after.batch.n_envs != before.batch.n_envs:
+            self.env.close()
+            self.env = self._made()
+        return _move(before, after)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()
+
+    def _made(self) -> envs.BatchedEnv:
+        env = _make(self.recipe, self.make_env, self.environments)
+        self.environments += self.recipe.batch.n_envs
+        return env
+
+
+def _move(before: Recipe, after: Recipe) -> str:
+    """Say which fields moved: n_envs 8 -> 32, learning_rate 0.001 -> 0.0005."""
+    pairs = ((name, before.values[name], value) for name, value in after.values.items())
+    return ", ".join(f"{name} {old:.4g} -> {new:.4g}" for name, old, new in pairs if old != new)
+
+
+def _run(state: TrainState, arena: Arena, directory: store.RunDirectory, view: View) -> Run:
     """Iterate from `state` until the budget is spent or a signal asks to stop."""
     device = next(state.model.parameters()).device
-    chunk_size = chunk_rows(env.observation_layout.image, recipe.machine.chunk_size)
-    n_envs, counters = recipe.batch.n_envs, state.counters
-    resumed = counters.restarts > 0
-    _checkpoint(directory, state, env)  # A kill from here on leaves a run that resumes.
-    images = env.observation_layout.image is not None
-    if images:
+    recipe, counters = arena.recipe, state.counters
+    image = arena.env.observation_layout.image
+    chunk_size = chunk_rows(image, recipe.machine.chunk_size)
+    resumed, reshaped = counters.restarts > 0, None
+    counters.environments = arena.environments
+    _checkpoint(directory, state, arena.env)  # A kill from here on leaves a run that resumes.
+    if image is not None:
         machine.keep_freed_memory()
     with (
-        machine.torch_threads(recipe.machine.threads, images),
+        machine.torch_threads(recipe.machine.threads, image is not None),
         _stop_requests() as stop_requested,
     ):
-        collector = Collector(env, device, chunk_size)
+        collector = Collector(arena.env, device, chunk_size)
         learner = make_learner(state, recipe, chunk_size, directory.path, view.note)
         view.start(recipe, str(directory.path), counters.env_steps)
         try:
             saved = began = time.perf_counter()
-            while (left := recipe.total_timesteps - counters.env_steps) >= n_envs:
+            while (left := recipe.total_timesteps - counters.env_steps) >= recipe.batch.n_envs:
                 rollout = collector.collect(
                     state.model,
                     state.observation_normalizer,
@@ -181,19 +217,29 @@ def _run(
                 row = _row(recipe, state, rollout, statistics, elapsed)
                 if resumed:
                     row["resumed"], resumed = True, False
+                if reshaped:
+                    row["reshaped"] = reshaped
                 directory.append(row)
                 view.row(row)
+                reshaped = arena.move(counters.env_steps)
+                if reshaped:
+                    recipe = arena.recipe
+                    state.adopt(recipe)
+                    learner.adopt(recipe)
+                    if collector.env is not arena.env:
+                        collector = Collector(arena.env, device, chunk_size)
+                        counters.environments = arena.environments
                 if stop_requested():
                     break
                 if now - saved > recipe.machine.checkpoint_seconds:
-                    _checkpoint(directory, state, env)
+                    _checkpoint(directory, state, arena.env)
                     saved = time.perf_counter()
         finally:
             view.stop()
             learner.close()
-    _checkpoint(directory, state, env)
+    _checkpoint(directory, state, arena.env)
     unspent = recipe.total_timesteps - counters.env_steps
-    return Run(directory.path, interrupted=unspent >= n_envs)
+    return Run(directory.path, interrupted=unspent >= recipe.batch.n_envs)
 
 
 def _refuse_divergence(state: TrainState, statistics: dict[str, float]) -> None:
@@ -262,9 +308,8 @@ def _recipe(
     return family_preset("python", USERS_OWN, algo or "ppo", **overrides)
 
 
-def _make(recipe: Recipe, make_env: MakeEnv | None, restarts: int) -> envs.BatchedEnv:
-    n_envs = recipe.batch.n_envs
-    seeds = env_seeds(recipe.seed, n_envs, first=restarts * n_envs)
+def _make(recipe: Recipe, make_env: MakeEnv | None, environments: int) -> envs.BatchedEnv:
+    seeds = env_seeds(recipe.seed, recipe.batch.n_envs, first=environments)
     if make_env is not None:
         return envs.wrap(make_env, USERS_OWN, seeds, recipe.environment.vectorization)
     if recipe.env == USERS_OWN:
@@ -272,7 +317,8 @@ def _make(recipe: Recipe, make_env: MakeEnv | None, restarts: int) -> envs.Batch
     return envs.make(recipe, seeds)
 
 
-def _begin(recipe: Recipe, env: envs.BatchedEnv, encoder: Encoder | None) -> TrainState:
+def _begin(arena: Arena, encoder: Encoder | None) -> TrainState:
+    recipe, env = arena.recipe, arena.env
     device = choose_device(recipe.machine.device)
     if recipe.is_phasic:
         check_phase_memory(recipe, env.observation_layout)

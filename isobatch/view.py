@@ -58,7 +58,7 @@ class Lines:
 
     def row(self, row: dict[str, Any]) -> None:
         """Print a line if the last one is old enough."""
-        if self._due():
+        if self._due() or row.get("reshaped"):
             print(f"{row['env_steps']:>10,} / {self._total:,} steps  {readings(row)}", flush=True)
 
     def note(self, text: str) -> None:
@@ -148,6 +148,8 @@ def readings(row: dict[str, Any]) -> str:
         parts.append(f"random {row['epsilon']:.1%}")
     if row.get("phase_memory_bytes") is not None:
         parts.append(_phase(row))
+    if row.get("reshaped"):
+        parts.append(f"reshaped: {row['reshaped']}")
     return "  ".join(parts)
 
 

@@ -28,6 +28,10 @@ class Learner(Protocol):
         """Learn from a rollout; return the iteration's statistics, those of `columns` it has."""
         ...
 
+    def adopt(self, recipe: Recipe) -> None:
+        """Go on with another batch and hyperparameters."""
+        ...
+
     def close(self) -> None:
         """Give back what is held outside the state."""
         ...

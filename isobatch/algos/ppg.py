@@ -29,9 +29,6 @@ from isobatch.recipe import Recipe, memory_size
 from isobatch.rollout import Rollout, chunked
 from isobatch.state import TrainState
 
-ENVS_PER_SEGMENT = 16
-"""An auxiliary minibatch holds a segment for so many environments: the reference's 4 of 64."""
-
 
 class Samples(NamedTuple):
     """What the auxiliary losses need of b rows."""
@@ -73,10 +70,16 @@ class Ppg:
         spill: Path,
         note: Callable[[str], None],
     ) -> None:
-        assert state.auxiliary_optimizer is not None
-        self.state, self.recipe, self.chunk_size, self.note = state, recipe, chunk_size, note
-        self.policy = ppo.Ppo(state, recipe, chunk_size)
+        self.state, self.chunk_size, self.note = state, chunk_size, note
         self.buffer = PhaseBuffer(memory_size(recipe.phasic.phase_memory), spill)
+        self.adopt(recipe)
+
+    def adopt(self, recipe: Recipe) -> None:
+        """Go on with another batch; the phase under way keeps its data."""
+        state, chunk_size = self.state, self.chunk_size
+        assert state.auxiliary_optimizer is not None
+        self.recipe = recipe
+        self.policy = ppo.Ppo(state, recipe, chunk_size)
         evaluate = partial(
             terms,
             clone_coef=recipe.phasic.clone_coef,
@@ -117,7 +120,8 @@ class Ppg:
         taken: list[dict[str, Tensor]] = []
         step_size = self._learning_rate()
         for epoch in range(recipe.phasic.n_aux_epochs):
-            groups = self.buffer.segment_groups(self._segments(), state.shuffle_generator)
+            size = recipe.phasic.segments(recipe.batch.n_envs)
+            groups = self.buffer.segment_groups(size, state.shuffle_generator)
             for done, batch in enumerate(self.buffer.batches(groups)):
                 self.note(
                     f"auxiliary epoch {epoch + 1} of {recipe.phasic.n_aux_epochs}, "
@@ -145,11 +149,6 @@ class Ppg:
     def _policy(self, observation: Observation) -> Tensor:
         """Return the policy's parameters [b, P]."""
         return self.state.model.act(_prepared(self.state, observation))[0]
-
-    def _segments(self) -> int:
-        """Segments in an auxiliary minibatch."""
-        chosen = self.recipe.phasic.aux_segments
-        return chosen or max(1, self.recipe.batch.n_envs // ENVS_PER_SEGMENT)
 
     def _learning_rate(self) -> float:
         chosen, env_steps = self.recipe.phasic.aux_learning_rate, self.state.counters.env_steps

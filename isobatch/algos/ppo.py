@@ -34,7 +34,12 @@ class Ppo:
     columns: tuple[str, ...] = COLUMNS
 
     def __init__(self, state: TrainState, recipe: Recipe, chunk_size: int) -> None:
-        self.state, self.recipe = state, recipe
+        self.state, self.chunk_size = state, chunk_size
+        self.adopt(recipe)
+
+    def adopt(self, recipe: Recipe) -> None:
+        """Go on with another batch and hyperparameters."""
+        self.recipe, state, chunk_size = recipe, self.state, self.chunk_size
         settings, distribution = recipe.objective, state.model.distribution
         self.value_stepper = None
         if state.value_optimizer is not None:

@@ -40,9 +40,16 @@ class Pqn:
 
     def __init__(self, state: TrainState, recipe: Recipe, chunk_size: int) -> None:
         assert isinstance(state.model, QNetwork)
-        self.state, self.recipe, self.network = state, recipe, state.model
-        self.stepper = make_stepper(state, recipe, chunk_size, terms, state.optimizer)
+        self.state, self.network, self.chunk_size = state, state.model, chunk_size
+        self.adopt(recipe)
         self._explore(state.counters.env_steps)
+
+    def adopt(self, recipe: Recipe) -> None:
+        """Go on with another batch and hyperparameters."""
+        self.recipe = recipe
+        self.stepper = make_stepper(
+            self.state, recipe, self.chunk_size, terms, self.state.optimizer
+        )
 
     def learn(self, rollout: Rollout) -> dict[str, float]:
         """Update the action values; return the iteration's statistics."""

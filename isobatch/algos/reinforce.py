@@ -25,11 +25,18 @@ class Reinforce:
     columns: tuple[str, ...] = (*ppo.COLUMNS, "rows_learned", "rows_waiting", "rows_dropped")
 
     def __init__(self, state: TrainState, recipe: Recipe, chunk_size: int) -> None:
-        self.state, self.recipe = state, recipe
+        self.state, self.chunk_size = state, chunk_size
+        self.waiting: Rollout | None = None
+        self.adopt(recipe)
+
+    def adopt(self, recipe: Recipe) -> None:
+        """Go on with another batch; rows of environments that are gone wait for nothing."""
+        self.recipe = recipe
         if not recipe.objective.baseline:
             recipe = recipe.replace(vf_coef=0.0)  # Nothing reads the values.
-        self.gradient = ppo.Ppo(state, recipe, chunk_size)
-        self.waiting: Rollout | None = None
+        self.gradient = ppo.Ppo(self.state, recipe, self.chunk_size)
+        if self.waiting is not None and self.waiting.valid.shape[1] != recipe.batch.n_envs:
+            self.waiting = None
 
     def learn(self, rollout: Rollout) -> dict[str, float]:
         """Learn from every episode that ended in this rollout."""

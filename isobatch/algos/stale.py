@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isobatch.recipe import Objective
+from isobatch.recipe import Objective, Recipe
 from isobatch.rollout import Rollout, chunked
 from isobatch.state import TrainState
 
@@ -43,6 +43,11 @@ class Stale:
             "age_env_steps": float(sum(each.n_valid for each in self.waiting)),
         }
         return age | self.learner.learn(self._as_the_loss_sees_it(late))
+
+    def adopt(self, recipe: Recipe) -> None:
+        """Go on with another batch; what waits keeps its own."""
+        self.settings = recipe.objective
+        self.learner.adopt(recipe)
 
     def close(self) -> None:
         """Forget what waits."""

@@ -19,6 +19,7 @@ from isobatch.recipe import ALGORITHMS, Recipe, check_budget
 from isobatch.store import safe_name
 
 SCALES = ("laptop", "paper")
+BATCH_FIELDS = ("n_envs", "n_steps", "n_minibatches", "minibatch_size", "n_epochs")
 Measure = Literal["score", "curve"]
 Contrast = str | tuple[str, str]
 """An arm's scores, or the gain of one arm over another, seed by seed."""
@@ -70,7 +71,8 @@ class Study:
     """Environment steps of every run."""
     seeds: tuple[int, ...]
     arms: dict[str, dict[str, Any]]
-    """Recipe fields each arm sets, by arm."""
+    """Recipe fields each arm sets, by arm. With `rescale_from`, another arm's name, that arm's
+    recipe at this arm's batch; `hold` names fields that then stay as they were."""
     algo: str = "ppo"
     base: dict[str, Any] = field(default_factory=dict)
     """Recipe fields all arms share."""
@@ -89,6 +91,8 @@ class Study:
                     raise UserError(
                         f"arm {arm!r} sets {name}: all arms of a study share its {owner}"
                     )
+        for arm, fields in self.arms.items():
+            _check_reference(self, arm, fields)
         for claim in self.claims:
             for arm in claim.arms:
                 if arm not in self.arms:
@@ -107,19 +111,27 @@ class Study:
 
     def recipe(self, cell: Cell) -> Recipe:
         """Return a cell's recipe: the environment's preset, the base, then the arm."""
-        fields = self.base | self.arms[cell.arm]
-        algo = fields.get("algo", self.algo)
-        # One thread to a run: several runs at once use the cores better than one run does.
-        machine = {"threads": 1, "env_threads": 1}
-        overrides = machine | {name: value for name, value in fields.items() if name != "algo"}
         try:
-            recipe = preset(cell.env, algo, **overrides).replace(
+            recipe = self._arm(cell.arm, cell.env).replace(
                 total_timesteps=self.budget, seed=cell.seed
             )
             check_budget(recipe)
         except UserError as error:
             raise UserError(f"arm {cell.arm!r} in {cell.env}: {error}") from None
         return recipe
+
+    def _arm(self, arm: str, env: str) -> Recipe:
+        """Return an arm's recipe: fields over the preset, or another arm's at another batch."""
+        fields = dict(self.arms[arm])
+        reference, held = fields.pop("rescale_from", None), fields.pop("hold", [])
+        if reference is not None:
+            tuned = self._arm(reference, env)
+            sizes = {name: fields.pop(name) for name in BATCH_FIELDS if name in fields}
+            moved = tuned.rescale(**sizes).recipe
+            return moved.replace(**{name: tuned.values[name] for name in held}, **fields)
+        # One thread to a run: several runs at once use the cores better than one run does.
+        fields = {"threads": 1, "env_threads": 1} | self.base | fields
+        return preset(env, fields.pop("algo", self.algo), **fields)
 
     def check(self, trusted: tuple[str, ...] = ()) -> None:
         """Make every recipe, so that a mistake is found before the first run."""
@@ -315,6 +327,25 @@ def _check_lists(study: Study) -> None:
                 )
                 raise UserError(f"{name}: {item!r} {same}")
             taken[key] = item
+
+
+def _check_reference(study: Study, arm: str, fields: dict[str, Any]) -> None:
+    """Refuse an arm that is rescaled from none, or holds what no recipe has."""
+    reference, held = fields.get("rescale_from"), fields.get("hold", [])
+    if reference is None:
+        if held:
+            raise UserError(f"arm {arm!r} holds {held!r} but has no rescale_from")
+        return
+    if reference not in study.arms or "rescale_from" in study.arms[reference]:
+        others = [name for name, each in study.arms.items() if "rescale_from" not in each]
+        raise UserError(
+            f"arm {arm!r} is rescaled from {reference!r}, which is no arm with a batch of its own."
+            f"{nearest(str(reference), others)}"
+        )
+    known = Recipe(env="").values
+    for name in held:
+        if name not in known:
+            raise UserError(f"arm {arm!r} holds {name!r}.{nearest(str(name), list(known))}")
 
 
 def _refuse_unknown(found: dict[str, Any], known: set[str], source: str, what: str) -> None:

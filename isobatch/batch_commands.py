@@ -1,0 +1,162 @@
+"""The commands about a recipe's batch: rescale and show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isobatch.errors import UserError
+from isobatch.flags import Parser, whole_number
+from isobatch.recipe import Recipe
+from isobatch.store import read_metrics, write_atomically
+
+if TYPE_CHECKING:
+    from isobatch.scaling import Change, Rescaled
+
+SIZES = ("n_envs", "n_steps", "n_minibatches", "minibatch_size", "n_epochs")
+
+
+def rescale(arguments: list[str]) -> int:
+    """isobatch rescale: a recipe, a run or another library's settings at another batch."""
+    parser = Parser(
+        prog="isobatch rescale",
+        description="Carry a recipe tuned at one batch over to another, by the published rules.",
+        usage="isobatch rescale RECIPE|RUN --n-envs N [options], or isobatch rescale --from FORMAT "
+        "NAME=VALUE ... --n-envs N",
+    )
+    parser.add_argument("source", nargs="*", metavar="RECIPE|RUN", help="or settings, with --from")
+    for name in SIZES:
+        flag = "--" + name.replace("_", "-")
+        parser.add_argument(flag, type=whole_number, metavar="N", help="the new batch's")
+    parser.add_argument(
+        "--betas", action="store_true", help="move Adam's decays (SGD's momentum) too"
+    )
+    parser.add_argument("--grad-norm", action="store_true", help="move max_grad_norm too")
+    parser.add_argument(
+        "--noise-scale", type=float, metavar="ROWS", help="the gradient's, if it was measured"
+    )
+    parser.add_argument(
+        "--from", dest="format", metavar="FORMAT", help="sb3, zoo, cleanrl, rsl_rl or ppo-ewma"
+    )
+    parser.add_argument("--to", metavar="FORMAT", help="print it as one of these")
+    parser.add_argument("--env", metavar="ID", help="the environment, where the source has none")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the recipe here")
+    parsed, others = parser.parse_known_args(arguments)
+    recipe, unknown, noise_scale = _source(parsed, others)
+    sizes = {name: getattr(parsed, name) for name in SIZES if getattr(parsed, name) is not None}
+    if not sizes:
+        raise UserError("to which batch? Give --n-envs, --n-steps, --minibatch-size ...")
+    rescaled = recipe.rescale(
+        **sizes, betas=parsed.betas, grad_norm=parsed.grad_norm, noise_scale=noise_scale
+    )
+    exported = _export(parsed.to, rescaled.recipe) if parsed.to else None
+    if parsed.write is not None:
+        write_atomically(parsed.write, rescaled.recipe.to_toml().encode())
+    print(report(recipe, rescaled, unknown))
+    if exported is not None:
+        print()
+        print(exported.text)
+        for line in exported.missing:
+            print(f"! {parsed.to} cannot say: {line}")
+    if parsed.write is not None:
+        print(f"written to {parsed.write}")
+    return 0
+
+
+def show(arguments: list[str]) -> int:
+    """isobatch show: the batch of a recipe or run, drawn."""
+    parser = Parser(
+        prog="isobatch show",
+        description="Draw a batch: rollout, minibatches, updates, with their sizes.",
+        usage="isobatch show RECIPE|RUN|ENV [--svg FILE]",
+    )
+    parser.add_argument("source", metavar="RECIPE|RUN|ENV")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawing as an image")
+    parsed = parser.parse_args(arguments)
+
+    from isobatch import diagram
+    from isobatch.presets import preset
+
+    path = Path(parsed.source)
+    recipe = load(path) if path.exists() or path.suffix == ".toml" else preset(parsed.source)
+    if parsed.svg is not None:
+        write_atomically(parsed.svg, diagram.svg(recipe).encode())
+    print(diagram.text(recipe))
+    return 0
+
+
+def load(path: Path) -> Recipe:
+    """Read a recipe file, or the recipe of a run directory."""
+    return Recipe.load(path / "recipe.toml" if path.is_dir() else path)
+
+
+def report(recipe: Recipe, rescaled: Rescaled, unknown: Iterable[str] = ()) -> str:
+    """Return what moved as a table, and what to know about it."""
+    old, new = recipe.batch, rescaled.recipe.batch
+    lines = [
+        f"{old.n_envs} x {old.n_steps} = {old.rollout_size:,} rows in {old.n_minibatches} "
+        f"minibatches of {old.minibatch_size:,} -> {new.n_envs} x {new.n_steps} = "
+        f"{new.rollout_size:,} rows in {new.n_minibatches} of {new.minibatch_size:,}",
+        f"c_opt {_number(old.minibatch_size / new.minibatch_size)}, c_iter "
+        f"{_number(old.rollout_size / new.rollout_size)}",
+        "",
+        *table(rescaled.changes),
+    ]
+    if rescaled.warnings or unknown:
+        lines.append("")
+    lines += [f"! {warning}" for warning in rescaled.warnings]
+    lines += [f"! left out: {line}" for line in unknown]
+    return "\n".join(lines)
+
+
+def table(changes: list[Change]) -> list[str]:
+    """Return lines of field, old, new, rule and reason, in columns."""
+    if not changes:
+        return ["nothing moves"]
+    rows = [("field", "old", "new", "rule", "why")]
+    rows += [(c.field, _number(c.old), _number(c.new), c.rule, c.reason) for c in changes]
+    widths = [max(len(row[k]) for row in rows) for k in range(4)]
+    return [
+        "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[4]])
+        for row in rows
+    ]
+
+
+def _source(parsed: Any, others: list[str]) -> tuple[Recipe, list[str], float | None]:
+    """Return the tuned recipe, what of it has no counterpart, and its measured noise scale."""
+    if parsed.format is not None:
+        from isobatch import exchange
+
+        given = exchange.words(parsed.format, [*parsed.source, *others])
+        imported = exchange.read(parsed.format, given, env=parsed.env)
+        return imported.recipe, imported.unknown, parsed.noise_scale
+    if others:
+        raise UserError(f"unrecognized arguments: {' '.join(others)}")
+    if len(parsed.source) != 1:
+        raise UserError("which recipe? isobatch rescale RECIPE.toml|RUN --n-envs N")
+    path = Path(parsed.source[0])
+    measured = parsed.noise_scale or _measured(path)
+    return load(path), [], measured
+
+
+def _measured(path: Path) -> float | None:
+    """Return the last noise scale a run's metrics have, if any."""
+    if not path.is_dir():
+        return None
+    found = [row["noise_scale"] for row in read_metrics(path) if row.get("noise_scale")]
+    return found[-1] if found else None
+
+
+def _export(target: str, recipe: Recipe) -> Any:
+    from isobatch import exchange
+
+    return exchange.write(target, recipe)
+
+
+def _number(value: float) -> str:
+    """Return a number in as many digits as it takes, five at most."""
+    if isinstance(value, int) or (value == int(value) and abs(value) < 1e6 and value != 0):
+        return f"{int(value)}"
+    return f"{value:.5g}" if math.isfinite(value) else str(value)

@@ -1,0 +1,138 @@
+import pytest
+import torch
+from probe_envs import Counter
+
+import isobatch
+from isobatch import UserError, scaling
+from isobatch.batch import Stage, parse_schedule
+from isobatch.presets import preset
+from isobatch.store import CLOCK_COLUMNS, read_policy, read_sealed
+
+SMALL = {
+    "n_envs": 4, "n_steps": 16, "n_minibatches": 2, "n_epochs": 2, "quiet": True,
+    "total_timesteps": 512, "seed": 3, "compile": "off",
+}  # fmt: skip
+
+
+def rows(run):
+    return [{k: v for k, v in row.items() if k not in CLOCK_COLUMNS} for row in run.metrics]
+
+
+def test_a_schedule_reads_as_people_write_it():
+    assert parse_schedule("") == ()
+    assert parse_schedule("0:8x128, 100k:32x128x8,1.5M: 128x32") == (
+        Stage(0, 8, 128),
+        Stage(100_000, 32, 128, 8),
+        Stage(1_500_000, 128, 32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("100:8x16, 50:16x16", "out of order: 50 comes after 100"),
+        ("0:8x16, 0:16x16", "out of order"),
+        ("8x128", "must read like '0:8x128, 100k:32x128'"),
+        ("0:8", "must read like"),
+        ("0:0x8", "n_envs must be at least 1"),
+        ("soon:8x16", "must read like"),
+        ("0:3x5", "15 rows do not divide into 2 minibatches"),
+        ("0:1x1x4", "n_minibatches 4 is more than the 1 rows"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused_before_anything_starts(text, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        isobatch.train("CartPole-v1", batch_schedule=text, out=tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("algo", ["ppo-ewma", "ppg", "reinforce", "pqn"])
+def test_a_schedule_that_changes_nothing_is_none_to_the_bit(algo, tmp_path):
+    settings = SMALL | {"algo": algo}
+    if algo == "reinforce":
+        settings |= {"n_minibatches": 1, "n_epochs": 1}
+    schedule = "0:4x16, 100:4x16, 300:4x16x" + str(settings["n_minibatches"])
+    plain = isobatch.train("CartPole-v1", out=tmp_path / "plain", **settings)
+    scheduled = isobatch.train(
+        "CartPole-v1", out=tmp_path / "scheduled", batch_schedule=schedule, **settings
+    )
+    assert rows(plain) == rows(scheduled)
+    one, two = (read_policy(run.path)[0] for run in (plain, scheduled))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+SCHEDULE = "0:4x16, 200:16x16, 400:16x4"
+
+
+@pytest.mark.parametrize("algo", ["ppo", "ppo-ewma", "ppg-ewma", "pqn"])
+def test_the_batch_moves_and_the_hyperparameters_with_it(algo, tmp_path):
+    settings = SMALL | {"algo": algo, "total_timesteps": 800, "learning_rate_schedule": "constant"}
+    run = isobatch.train("CartPole-v1", out=tmp_path / "run", batch_schedule=SCHEDULE, **settings)
+    shapes = [(row["n_envs"], row["n_steps"]) for row in run.metrics]
+    assert list(dict.fromkeys(shapes)) == [(4, 16), (16, 16), (16, 4)]
+    moves = [row for row in run.metrics if "reshaped" in row]
+    assert [(row["n_envs"], row["n_steps"]) for row in moves] == [(16, 16), (16, 4)]
+    assert moves[0]["reshaped"].startswith("n_envs 4 -> 16")
+    assert "learning_rate" in moves[0]["reshaped"]
+    assert ("proximal_decay" in moves[0]["reshaped"]) == algo.endswith("ewma")
+    assert "n_steps 16 -> 4" in moves[1]["reshaped"]
+    rates = {shape: row["learning_rate"] for shape, row in zip(shapes, run.metrics, strict=True)}
+    base = rates[4, 16]
+    assert rates[16, 16] == pytest.approx(2 * base)
+    assert rates[16, 4] == pytest.approx(base)
+    assert [row["iterations"] for row in run.metrics] == [*range(1, len(run.metrics) + 1)]
+    assert run.metrics[-1]["env_steps"] > 800 - 16
+
+
+def test_hyperparameters_may_be_held(tmp_path):
+    run = isobatch.train(
+        "CartPole-v1", out=tmp_path / "run", batch_schedule=SCHEDULE, rescale=False,
+        **SMALL | {"learning_rate_schedule": "constant"},
+    )  # fmt: skip
+    assert len({row["learning_rate"] for row in run.metrics if row["learning_rate"]}) == 1
+    moved = next(row["reshaped"] for row in run.metrics if "reshaped" in row)
+    assert moved == "n_envs 4 -> 16"
+
+
+def test_stages_are_rescaled_from_the_recipes_own_batch():
+    recipe = preset("CartPole-v1", "ppo-ewma", batch_schedule="0:32x128, 1k:128x128")
+    assert scaling.at(recipe, 0) == recipe.rescale(n_envs=32).recipe
+    assert scaling.at(recipe, 5_000) == recipe.rescale(n_envs=128).recipe
+    late = recipe.replace(batch_schedule="1k:32x128")
+    assert scaling.at(late, 999) == late
+
+
+def test_moments_and_counters_carry_over_and_seeds_are_fresh(tmp_path):
+    seeds = []
+
+    class Seeded(Counter):
+        def reset(self, *, seed=None, options=None):
+            if seed is not None:
+                seeds.append(seed)
+            return super().reset(seed=seed, options=options)
+
+    settings = SMALL | {"algo": "ppo-ewma", "normalize_rewards": True, "total_timesteps": 400}
+    schedule = "0:4x16, 200:2x32, 300:2x16"
+    run = isobatch.train(make_env=Seeded, out=tmp_path / "run", batch_schedule=schedule, **settings)
+    tensors, numbers = newest(run.path)
+    steps = run.metrics[-1]["grad_steps"]
+    assert int(tensors["optimizer.count"]) == steps == numbers["counters"]["grad_steps"]
+    assert float(tensors["reward.count"]) == pytest.approx(run.metrics[-1]["env_steps"], abs=1)
+    # Four, then two others; none are made anew when only the number of steps changes.
+    assert numbers["counters"]["environments"] == 6
+    assert len(set(seeds)) == 6
+    assert all(row["episode_length"] == 3 for row in run.metrics)
+
+
+def newest(path):
+    return read_sealed(max((path / "checkpoints").glob("*.safetensors")))
+
+
+def test_a_run_resumes_in_the_stage_it_was_in(tmp_path):
+    settings = SMALL | {"total_timesteps": 300}
+    isobatch.train("CartPole-v1", out=tmp_path / "run", batch_schedule=SCHEDULE, **settings)
+    run = isobatch.resume(tmp_path / "run", total_timesteps=700, quiet=True)
+    later = [row for row in run.metrics if row["env_steps"] > 300]
+    assert (later[0]["n_envs"], later[0]["n_steps"]) == (16, 16)
+    assert later[0]["resumed"]
+    assert (later[-1]["n_envs"], later[-1]["n_steps"]) == (16, 4)

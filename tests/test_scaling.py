@@ -1,0 +1,211 @@
+import math
+from itertools import product
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from isobatch.errors import UserError
+from isobatch.presets import family_preset, preset
+from isobatch.recipe import ALGORITHMS, Recipe
+from isobatch.scaling import center_of_mass, decay_of_mass, decay_of_span, rescale, span
+
+REFERENCE = preset("CoinrunHard-v0", "ppg-ewma", n_envs=256, proximal_decay=8 / 9)
+LADDER = [
+    # The paper's: environments, step size, b_prox, b_adv, N_pi, rollout, minibatch.
+    (256, "0.0005", "0.88889", "0.00000", 32, 65536, 8192),
+    (64, "0.00025", "0.96970", "0.60000", 128, 16384, 2048),
+    (16, "0.000125", "0.99225", "0.88235", 512, 4096, 512),
+    (4, "6.25e-05", "0.99805", "0.96923", 2048, 1024, 128),
+    (1, "3.125e-05", "0.99951", "0.99222", 8192, 256, 32),
+]
+
+
+@pytest.mark.parametrize("rung", LADDER, ids=[f"c={256 // rung[0]}" for rung in LADDER])
+def test_the_papers_ladder_to_every_digit(rung):
+    n_envs, rate, proximal, advantage, n_pi, rollout, minibatch = rung
+    recipe = REFERENCE.rescale(n_envs=n_envs).recipe
+    assert f"{recipe.optimizer.learning_rate:.4g}" == rate
+    assert f"{recipe.objective.proximal_decay:.5f}" == proximal
+    assert f"{recipe.objective.advantage_decay:.5f}" == advantage
+    assert recipe.phasic.n_policy_iterations == n_pi
+    assert (recipe.batch.rollout_size, recipe.batch.minibatch_size) == (rollout, minibatch)
+
+
+def numbers(recipe):
+    """Return every numeric field."""
+    return {
+        name: value
+        for name, value in recipe.values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def assert_same(one, other):
+    for name, value in numbers(one).items():
+        assert numbers(other)[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+    assert {k: v for k, v in one.values.items() if k not in numbers(one)} == {
+        k: v for k, v in other.values.items() if k not in numbers(other)
+    }
+
+
+powers = st.integers(0, 6).map(lambda exponent: 2**exponent)
+
+
+@st.composite
+def recipes(draw):
+    algo = draw(st.sampled_from(ALGORITHMS))
+    base = family_preset(draw(st.sampled_from(["classic", "procgen-hard", "mujoco"])), "X", algo)
+    one = algo in ("a2c", "reinforce")
+    return base.replace(
+        n_envs=draw(powers) * 64, n_steps=draw(powers) * 16,
+        n_minibatches=1 if one else draw(st.sampled_from([1, 2, 8])),
+        learning_rate=draw(st.floats(1e-5, 1e-1)), proximal_decay=draw(st.floats(0, 0.99)),
+        advantage_decay=draw(st.floats(0, 0.99)),
+        optimizer=draw(st.sampled_from(["adam", "sgd", "radam", "rmsprop"])),
+        n_policy_iterations=draw(st.integers(1, 8)) * 4096, momentum=draw(st.floats(0, 0.95)),
+    )  # fmt: skip
+
+
+@given(recipes(), powers, powers, st.booleans(), st.booleans())
+@settings(max_examples=100)
+def test_there_and_back_is_the_identity(recipe, c_envs, c_steps, betas, grad_norm):
+    options = {"betas": betas, "grad_norm": grad_norm}
+    batch = recipe.batch
+    small = recipe.rescale(
+        n_envs=max(1, batch.n_envs // c_envs), n_steps=max(8, batch.n_steps // c_steps), **options
+    )
+    assert not any("rounded" in warning for warning in small.warnings)
+    back = small.recipe.rescale(n_envs=batch.n_envs, n_steps=batch.n_steps, **options)
+    assume(not any("should span" in warning for warning in back.warnings))
+    assert_same(back.recipe, recipe)
+
+
+@given(recipes(), powers, powers)
+@settings(max_examples=100)
+def test_one_factor_after_the_other_is_both_at_once(recipe, first, second):
+    n_envs, n_minibatches = recipe.batch.n_envs * first, recipe.batch.n_minibatches
+    assume(recipe.algo not in ("a2c", "reinforce"))
+    in_two = recipe.rescale(n_envs=n_envs).recipe.rescale(n_minibatches=n_minibatches * second)
+    at_once = recipe.rescale(n_envs=n_envs, n_minibatches=n_minibatches * second)
+    assume(
+        not any("rounded" in w or "should span" in w for w in in_two.warnings + at_once.warnings)
+    )
+    assume(not any("rounded" in w for w in recipe.rescale(n_envs=n_envs).warnings))
+    assert_same(in_two.recipe, at_once.recipe)
+
+
+def test_nothing_asked_changes_nothing():
+    rescaled = rescale(REFERENCE)
+    assert rescaled == (REFERENCE, [], [])
+
+
+def test_the_two_factors_are_apart():
+    more_minibatches = REFERENCE.rescale(n_minibatches=32)  # c_opt 4, c_iter 1
+    moved = {change.field for change in more_minibatches.changes}
+    assert moved == {"n_minibatches", "learning_rate", "proximal_decay", "aux_learning_rate"}
+    assert more_minibatches.recipe.optimizer.learning_rate == 2.5e-4
+    same_minibatch = REFERENCE.rescale(n_envs=64, minibatch_size=8192)  # c_opt 1, c_iter 4
+    moved = {change.field for change in same_minibatch.changes}
+    assert moved == {"n_envs", "n_minibatches", "advantage_decay", "n_policy_iterations",
+                     "aux_learning_rate"}  # fmt: skip
+
+
+def test_sgd_moves_in_proportion():
+    recipe = REFERENCE.replace(optimizer="sgd", momentum=0.9)
+    moved = recipe.rescale(n_envs=64, betas=True).recipe.optimizer
+    assert moved.learning_rate == pytest.approx(5e-4 / 4)
+    assert moved.momentum == pytest.approx(0.9**0.25)
+
+
+def test_more_epochs_keep_the_average_as_many_iterations_behind():
+    moved = REFERENCE.rescale(n_epochs=3)
+    assert center_of_mass(moved.recipe.objective.proximal_decay) == pytest.approx(24)
+    assert any("n_epochs 1 -> 3: 3 times the gradient steps" in each for each in moved.warnings)
+
+
+def test_a_span_below_a_rollout_is_clamped_and_said():
+    moved = REFERENCE.rescale(n_envs=1024)
+    assert moved.recipe.objective.advantage_decay == 0
+    assert any("span 0.25 of a rollout" in warning for warning in moved.warnings)
+
+
+def test_a_phase_that_must_be_rounded_says_by_how_much():
+    moved = REFERENCE.replace(n_policy_iterations=3).rescale(n_envs=512)
+    assert moved.recipe.phasic.n_policy_iterations == 2
+    assert any("2 is 1.5 rounded" in each and "1.33 times" in each for each in moved.warnings)
+
+
+def test_the_auxiliary_step_size_goes_by_its_own_minibatch():
+    """At 4 environments a minibatch of one segment is as large as at 16."""
+    recipe = REFERENCE.rescale(n_envs=4).recipe
+    assert recipe.phasic.aux_learning_rate == pytest.approx(5e-4 / math.sqrt(16))
+    assert REFERENCE.rescale(n_envs=16).recipe.phasic.aux_learning_rate == 0
+    own = REFERENCE.replace(aux_learning_rate=1e-3).rescale(n_envs=64).recipe
+    assert own.phasic.aux_learning_rate == pytest.approx(5e-4)
+
+
+PPO = preset("CartPole-v1", n_epochs=1, max_grad_norm=None, advantage_normalization="none")
+LIMITS = {
+    "epochs": ({"n_epochs": 4}, {"n_envs": 16}, "n_epochs 4: the rules hold for one pass"),
+    "ppo": ({}, {"n_envs": 2}, "ppo-ewma with proximal_decay 0.94118"),
+    "batch": ({"advantage_normalization": "batch"}, {"n_envs": 2}, "advantage_decay 0.6 takes in"),
+    "minibatch": ({"advantage_normalization": "minibatch"}, {"n_envs": 2}, "now of 64 rows"),
+    "clipping": ({"max_grad_norm": 0.5}, {"n_envs": 2}, "where noise rules, 1 clips as often"),
+    "target": ({"target_kl": 0.02}, {"n_envs": 2}, "target_kl 0.02 stops an iteration"),
+    "horizon": ({}, {"n_steps": 8}, "look 8.47 steps ahead, which 8 steps do not reach"),
+    "stale": ({"staleness": 3}, {"n_envs": 16}, "staleness 3 is now 6,144 environment steps"),
+    "noise near": ({}, {"n_envs": 16, "noise_scale": 600.0}, "near the measured noise scale"),
+    "noise above": ({}, {"n_envs": 16, "noise_scale": 90.0}, "above the measured noise scale"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_what_the_rules_do_not_keep_is_said_with_its_number(case):
+    fields, batch, words = LIMITS[case]
+    assert words in "\n".join(PPO.replace(**fields).rescale(**batch).warnings)
+    others = [w for name, (_, _, w) in LIMITS.items() if name not in (case, "ppo", "horizon")]
+    assert not any(w in "\n".join(PPO.rescale(n_envs=2).warnings) for w in others)
+
+
+def test_below_the_noise_scale_nothing_is_said_of_it():
+    warnings = PPO.rescale(n_envs=16, noise_scale=6000.0).warnings
+    assert not any("noise scale" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ({"n_envs": 3, "n_steps": 5}, "3 x 5 = 15 rows do not divide into 4 minibatches"),
+        ({"minibatch_size": 100}, "do not divide a rollout of 1024"),
+        ({"n_envs": 0}, "n_envs must be at least 1"),
+        ({"n_minibatches": 2048}, "more than the 1024 rows"),
+    ],
+)
+def test_a_batch_that_does_not_partition_is_refused(batch, words):
+    with pytest.raises(UserError, match=words):
+        PPO.rescale(**batch)
+
+
+def test_a_factor_that_makes_a_rule_meaningless_is_refused():
+    recipe = REFERENCE.replace(proximal_decay=1 - 1e-13, n_envs=2**20)
+    with pytest.raises(UserError, match=r"proximal_decay would be 1 at c_opt.*too far apart"):
+        recipe.rescale(n_envs=1)
+
+
+@given(st.floats(0, 1e9))
+def test_decays_and_their_ages_are_inverse(age):
+    assert center_of_mass(decay_of_mass(age)) == pytest.approx(age, rel=1e-6, abs=1e-9)
+    assert span(decay_of_span(age + 1)) == pytest.approx(age + 1, rel=1e-6)
+
+
+def test_whatever_the_batches_the_result_is_a_recipe_or_a_refusal():
+    """A grid of batches far apart; benchmarks/random_rescales.py does 100,000 random ones."""
+    for algo, old, new in product(ALGORITHMS, (1, 7, 4096), (1, 3, 65536)):
+        recipe = Recipe("X") if algo == "ppo" else family_preset("classic", "X", algo)
+        recipe = recipe.replace(n_envs=old, n_steps=840)
+        try:
+            moved = recipe.rescale(n_envs=new, betas=True, grad_norm=True).recipe
+        except UserError:
+            continue
+        assert all(math.isfinite(value) for value in numbers(moved).values())
