@@ -122,16 +122,16 @@ class Study:
 
     def _arm(self, arm: str, env: str) -> Recipe:
         """Return an arm's recipe: fields over the preset, or another arm's at another batch."""
-        fields = dict(self.arms[arm])
-        reference, held = fields.pop("rescale_from", None), fields.pop("hold", [])
-        if reference is not None:
-            tuned = self._arm(reference, env)
-            sizes = {name: fields.pop(name) for name in BATCH_FIELDS if name in fields}
-            moved = tuned.rescale(**sizes).recipe
-            return moved.replace(**{name: tuned.values[name] for name in held}, **fields)
         # One thread to a run: several runs at once use the cores better than one run does.
-        fields = {"threads": 1, "env_threads": 1} | self.base | fields
-        return preset(env, fields.pop("algo", self.algo), **fields)
+        fields: dict[str, Any] = {"threads": 1, "env_threads": 1, **self.base, **self.arms[arm]}
+        reference, held = fields.pop("rescale_from", None), fields.pop("hold", [])
+        if reference is None:
+            return preset(env, fields.pop("algo", self.algo), **fields)
+        tuned, own = self._arm(reference, env), self.arms[arm]
+        sizes = {name: own[name] for name in BATCH_FIELDS if name in own}
+        rest = {name: own[name] for name in own if name not in (*sizes, "rescale_from", "hold")}
+        moved = tuned.rescale(**sizes).recipe
+        return moved.replace(**{name: tuned.values[name] for name in held}, **rest)
 
     def check(self, trusted: tuple[str, ...] = ()) -> None:
         """Make every recipe, so that a mistake is found before the first run."""

@@ -164,3 +164,44 @@ def test_the_arms_of_ewma_differ_in_the_proximal_policy_alone():
     different = {name for name, value in ppo.values.items() if ewma.values[name] != value}
     assert different == {"algo", "proximal_decay"}
     assert dataclasses.replace(study).claims == study.claims
+
+
+RESCALED = """
+[study]
+envs = ["CartPole-v1"]
+budget = 10_000
+seeds = 2
+algo = "ppo-ewma"
+[base]
+n_epochs = 1
+[arms]
+tuned = { n_envs = 16, n_steps = 64 }
+small = { rescale_from = "tuned", n_envs = 4 }
+unmoved = { rescale_from = "tuned", n_envs = 4, hold = ["learning_rate"] }
+other = { rescale_from = "tuned", n_envs = 4, gamma = 0.5 }
+"""
+
+
+def test_an_arm_may_be_another_at_another_batch():
+    study = from_toml(RESCALED, "rescaled")
+    tuned, small, unmoved, other = (study.recipe(Cell(arm, "CartPole-v1", 1)) for arm in study.arms)
+    assert small == tuned.rescale(n_envs=4).recipe
+    assert small.optimizer.learning_rate == tuned.optimizer.learning_rate / 2
+    assert unmoved == small.replace(learning_rate=tuned.optimizer.learning_rate)
+    assert other == small.replace(gamma=0.5)
+    assert (small.total_timesteps, small.machine.threads, small.batch.n_epochs) == (10_000, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ('rescale_from = "tuned"', 'rescale_from = "tunde"', "tunde.*mean tuned"),
+        ('rescale_from = "tuned"', 'rescale_from = "other"', "no arm with a batch of its own"),
+        ('hold = ["learning_rate"]', 'hold = ["learning_rat"]', "learning_rat.*learning_rate"),
+        ('rescale_from = "tuned", n_envs = 4, hold', "n_envs = 4, hold", "has no rescale_from"),
+    ],
+)
+def test_a_reference_that_is_none_is_refused(before, after, words):
+    assert before in RESCALED
+    with pytest.raises(UserError, match=words):
+        from_toml(RESCALED.replace(before, after, 1), "rescaled")

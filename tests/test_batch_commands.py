@@ -1,0 +1,151 @@
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from isobatch import diagram
+from isobatch.cli import main
+from isobatch.presets import preset
+from isobatch.recipe import Recipe
+from isobatch.store import RunDirectory
+
+TUNED = preset("CoinrunHard-v0", "ppg-ewma", n_envs=256, proximal_decay=8 / 9)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Run every command in a directory with a tuned recipe and a run of it."""
+    monkeypatch.chdir(tmp_path)
+    Path("tuned.toml").write_text(TUNED.to_toml())
+    directory = RunDirectory.create(Path("run"), TUNED)
+    directory.append({"iterations": 1, "env_steps": 1, "noise_scale": 1000.0})
+    directory.release()
+    return tmp_path
+
+
+@pytest.fixture
+def command(capsys):
+    def run(words):
+        capsys.readouterr()
+        return main(words.split()), *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("source", ["tuned.toml", "run"])
+def test_a_recipe_or_a_run_is_rescaled_with_reasons(source, command):
+    code, said, _ = command(f"rescale {source} --n-envs 16")
+    assert code == 0
+    assert "256 x 256 = 65,536 rows in 8 minibatches of 8,192 -> 16 x 256 = 4,096" in said
+    assert "c_opt 16, c_iter 16" in said
+    rows = {line.split()[0]: line for line in said.splitlines() if line}
+    assert rows["learning_rate"].split()[1:3] == ["0.0005", "0.000125"]
+    assert rows["proximal_decay"].split()[1:3] == ["0.88889", "0.99225"]
+    assert rows["advantage_decay"].split()[1:3] == ["0", "0.88235"]
+    assert rows["n_policy_iterations"].split()[1:3] == ["32", "512"]
+    assert "/ sqrt(c_opt)" in rows["learning_rate"]
+
+
+def test_the_runs_measured_noise_scale_is_heeded(command):
+    _, said, _ = command("rescale run --n-envs 64")
+    assert "minibatches of 2,048 rows are above the measured noise scale of 1,000" in said
+    _, said, _ = command("rescale tuned.toml --n-envs 64 --noise-scale 3000")
+    assert "near the measured noise scale of 3,000" in said
+    _, said, _ = command("rescale tuned.toml --n-envs 64")
+    assert "noise scale" not in said
+
+
+def test_a_rescaled_recipe_is_written_whole(command):
+    code, said, _ = command(
+        "rescale tuned.toml --n-envs 64 --n-steps 64 --minibatch-size 512 --write small.toml"
+    )
+    assert code == 0
+    assert "written to small.toml" in said
+    expected = TUNED.rescale(n_envs=64, n_steps=64, minibatch_size=512).recipe
+    assert Recipe.load("small.toml") == expected
+
+
+def test_betas_and_the_gradients_bound_move_when_asked(command):
+    recipe = TUNED.replace(max_grad_norm=0.5)
+    Path("bound.toml").write_text(recipe.to_toml())
+    _, said, _ = command("rescale bound.toml --n-envs 64 --betas --grad-norm --write b.toml")
+    assert "adam_beta1" in said
+    moved = Recipe.load("b.toml").optimizer
+    assert moved.max_grad_norm == 1.0
+    assert moved.adam_beta2 == pytest.approx(0.999**0.25)
+
+
+def test_settings_of_other_libraries_are_rescaled_without_leaving_them(command):
+    words = "n_envs=8 n_steps=2048 batch_size=64 n_epochs=10 learning_rate=3e-4"
+    code, said, _ = command(f"rescale --from sb3 {words} --n-envs 64 --to sb3")
+    assert code == 0
+    assert "0.00084853" in said
+    assert "batch_size=512" in said
+    Path("args.json").write_text(json.dumps({"num_envs": 8, "num_steps": 128}))
+    code, said, _ = command("rescale --from cleanrl args.json --n-envs 128 --to cleanrl")
+    assert code == 0
+    assert "--num-envs 128" in said
+    assert "--learning-rate 0.001" in said
+
+
+BAD = {
+    "no batch": ("rescale tuned.toml", ["to which batch"]),
+    "no recipe": ("rescale --n-envs 4", ["which recipe"]),
+    "no such file": ("rescale nowhere.toml --n-envs 4", ["nowhere.toml"]),
+    "does not partition": (
+        "rescale tuned.toml --n-envs 3 --n-steps 5 --write x.toml",
+        ["3 x 5 = 15 rows do not divide into 8"],
+    ),
+    "minibatch that does not divide": (
+        "rescale tuned.toml --minibatch-size 100 --write x.toml",
+        ["100", "65536"],
+    ),
+    "unknown format": ("rescale --from sb4 n_envs=8 --n-envs 4", ["sb4", "sb3"]),
+    "typo": ("rescale --from sb3 learning_rat=3 --n-envs 4", ["learning_rat", "learning_rate"]),
+    "unknown target": ("rescale tuned.toml --n-envs 4 --to sb4 --write x.toml", ["sb4", "sb3"]),
+    "unknown flag": ("rescale tuned.toml --n-envs 4 --fast", ["--fast"]),
+    "out of order": (
+        "train CartPole-v1 --batch-schedule 100k:8x128,50k:16x128",
+        ["out of order", "50,000"],
+    ),
+    "nothing to show": ("show nowhere", ["nowhere"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_request_is_one_line_and_nothing_is_written(case, command, elsewhere):
+    before = sorted(elsewhere.rglob("*"))
+    words, fragments = BAD[case]
+    code, _, complaint = command(words)
+    assert code == 2
+    assert complaint.startswith("isobatch: ")
+    assert complaint.count("\n") == 1
+    for fragment in fragments:
+        assert fragment in complaint
+    assert sorted(elsewhere.rglob("*")) == before
+
+
+def test_the_batch_is_drawn_in_text_and_as_an_image(command):
+    code, said, _ = command("show run --svg batch.svg")
+    assert code == 0
+    for words in (
+        "rollout: 256 environments x 256 steps = 65,536 rows",
+        "minibatches: 8 of 8,192 rows",
+        "updates: 8 x 1 epoch = 8 gradient steps an iteration",
+        "auxiliary phase: 32 rollouts = 2,097,152 rows, 6 epochs",
+        "minibatches of 16 x 256 rows",
+    ):
+        assert words in said
+    image = ElementTree.parse("batch.svg").getroot()
+    text = " ".join("".join(each.itertext()) for each in image.iter() if "text" in each.tag)
+    assert "256 environments x 256 steps = 65,536 rows" in text
+    _, said, _ = command("show CartPole-v1")
+    assert "8 environments x 128 steps = 1,024 rows" in said
+    assert "auxiliary" not in said
+
+
+def test_names_are_escaped_in_the_image():
+    image = diagram.svg(Recipe(env="<script>&"))
+    assert "<script>" not in image
+    assert ElementTree.fromstring(image) is not None
