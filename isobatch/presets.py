@@ -107,7 +107,11 @@ PQN_IMAGES = {
     **PQN, "n_envs": 128, "n_steps": 32, "n_minibatches": 32, "n_epochs": 2,
     "learning_rate": 2.5e-4, "gae_lambda": 0.65, "epsilon_end": 0.001, "epsilon_fraction": 0.1,
 }  # fmt: skip
-PPG = {"architecture": "dual", "n_policy_iterations": 32, "n_aux_epochs": 6}
+PPG = {
+    # Cobbe et al. 2020. The auxiliary loss weighs values against the clone's KL: both near one.
+    "architecture": "dual", "n_policy_iterations": 32, "n_aux_epochs": 6,
+    "normalize_rewards": True,
+}  # fmt: skip
 
 # Chosen on CartPole-v1, seeds 1, 2 and 11 to 13: docs/results/learning.md.
 CLASSIC = {

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from probe_envs import Counter
@@ -8,7 +10,7 @@ from isobatch.batch import Stage, parse_schedule
 from isobatch.presets import preset
 from isobatch.store import CLOCK_COLUMNS, read_policy, read_sealed
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "n_envs": 4, "n_steps": 16, "n_minibatches": 2, "n_epochs": 2, "quiet": True,
     "total_timesteps": 512, "seed": 3, "compile": "off",
 }  # fmt: skip
@@ -48,7 +50,7 @@ def test_a_schedule_that_cannot_be_is_refused_before_anything_starts(text, words
 
 @pytest.mark.parametrize("algo", ["ppo-ewma", "ppg", "reinforce", "pqn"])
 def test_a_schedule_that_changes_nothing_is_none_to_the_bit(algo, tmp_path):
-    settings = SMALL | {"algo": algo}
+    settings: dict[str, Any] = SMALL | {"algo": algo}
     if algo == "reinforce":
         settings |= {"n_minibatches": 1, "n_epochs": 1}
     schedule = "0:4x16, 100:4x16, 300:4x16x" + str(settings["n_minibatches"])
@@ -66,7 +68,8 @@ SCHEDULE = "0:4x16, 200:16x16, 400:16x4"
 
 @pytest.mark.parametrize("algo", ["ppo", "ppo-ewma", "ppg-ewma", "pqn"])
 def test_the_batch_moves_and_the_hyperparameters_with_it(algo, tmp_path):
-    settings = SMALL | {"algo": algo, "total_timesteps": 800, "learning_rate_schedule": "constant"}
+    settings: dict[str, Any] = {**SMALL, "algo": algo, "total_timesteps": 800}
+    settings["learning_rate_schedule"] = "constant"
     run = isobatch.train("CartPole-v1", out=tmp_path / "run", batch_schedule=SCHEDULE, **settings)
     shapes = [(row["n_envs"], row["n_steps"]) for row in run.metrics]
     assert list(dict.fromkeys(shapes)) == [(4, 16), (16, 16), (16, 4)]
@@ -87,7 +90,7 @@ def test_the_batch_moves_and_the_hyperparameters_with_it(algo, tmp_path):
 def test_hyperparameters_may_be_held(tmp_path):
     run = isobatch.train(
         "CartPole-v1", out=tmp_path / "run", batch_schedule=SCHEDULE, rescale=False,
-        **SMALL | {"learning_rate_schedule": "constant"},
+        learning_rate_schedule="constant", **SMALL,
     )  # fmt: skip
     assert len({row["learning_rate"] for row in run.metrics if row["learning_rate"]}) == 1
     moved = next(row["reshaped"] for row in run.metrics if "reshaped" in row)
@@ -111,7 +114,8 @@ def test_moments_and_counters_carry_over_and_seeds_are_fresh(tmp_path):
                 seeds.append(seed)
             return super().reset(seed=seed, options=options)
 
-    settings = SMALL | {"algo": "ppo-ewma", "normalize_rewards": True, "total_timesteps": 400}
+    settings: dict[str, Any] = {**SMALL, "algo": "ppo-ewma", "total_timesteps": 400}
+    settings["normalize_rewards"] = True
     schedule = "0:4x16, 200:2x32, 300:2x16"
     run = isobatch.train(make_env=Seeded, out=tmp_path / "run", batch_schedule=schedule, **settings)
     tensors, numbers = newest(run.path)
@@ -129,7 +133,7 @@ def newest(path):
 
 
 def test_a_run_resumes_in_the_stage_it_was_in(tmp_path):
-    settings = SMALL | {"total_timesteps": 300}
+    settings: dict[str, Any] = {**SMALL, "total_timesteps": 300}
     isobatch.train("CartPole-v1", out=tmp_path / "run", batch_schedule=SCHEDULE, **settings)
     run = isobatch.resume(tmp_path / "run", total_timesteps=700, quiet=True)
     later = [row for row in run.metrics if row["env_steps"] > 300]
