@@ -44,14 +44,21 @@ def rescale(arguments: list[str]) -> int:
     parser.add_argument("--env", metavar="ID", help="the environment, where the source has none")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the recipe here")
     parsed, others = parser.parse_known_args(arguments)
-    recipe, unknown, noise_scale = _source(parsed, others)
+    given = _given(parsed, others)
+    recipe, unknown, noise_scale = _source(parsed, given)
     sizes = {name: getattr(parsed, name) for name in SIZES if getattr(parsed, name) is not None}
     if not sizes:
         raise UserError("to which batch? Give --n-envs, --n-steps, --minibatch-size ...")
     rescaled = recipe.rescale(
         **sizes, betas=parsed.betas, grad_norm=parsed.grad_norm, noise_scale=noise_scale
     )
-    exported = _export(parsed.to, rescaled.recipe) if parsed.to else None
+    exported = None
+    if parsed.to is not None:
+        from isobatch import exchange
+
+        # What the recipe was read from keeps what no recipe knows.
+        kept = given if parsed.format == parsed.to else None
+        exported = exchange.write(parsed.to, rescaled.recipe, kept)
     if parsed.write is not None:
         write_atomically(parsed.write, rescaled.recipe.to_toml().encode())
     print(report(recipe, rescaled, unknown))
@@ -124,16 +131,24 @@ def table(changes: list[Change]) -> list[str]:
     ]
 
 
-def _source(parsed: Any, others: list[str]) -> tuple[Recipe, list[str], float | None]:
+def _given(parsed: Any, others: list[str]) -> dict[str, Any]:
+    """Return another library's settings from the command line, or from the file it names."""
+    if parsed.format is None:
+        if others:
+            raise UserError(f"unrecognized arguments: {' '.join(others)}")
+        return {}
+    from isobatch import exchange
+
+    return exchange.words(parsed.format, [*parsed.source, *others])
+
+
+def _source(parsed: Any, given: dict[str, Any]) -> tuple[Recipe, list[str], float | None]:
     """Return the tuned recipe, what of it has no counterpart, and its measured noise scale."""
     if parsed.format is not None:
         from isobatch import exchange
 
-        given = exchange.words(parsed.format, [*parsed.source, *others])
         imported = exchange.read(parsed.format, given, env=parsed.env)
         return imported.recipe, imported.unknown, parsed.noise_scale
-    if others:
-        raise UserError(f"unrecognized arguments: {' '.join(others)}")
     if len(parsed.source) != 1:
         raise UserError("which recipe? isobatch rescale RECIPE.toml|RUN --n-envs N")
     path = Path(parsed.source[0])
@@ -147,12 +162,6 @@ def _measured(path: Path) -> float | None:
         return None
     found = [row["noise_scale"] for row in read_metrics(path) if row.get("noise_scale")]
     return found[-1] if found else None
-
-
-def _export(target: str, recipe: Recipe) -> Any:
-    from isobatch import exchange
-
-    return exchange.write(target, recipe)
 
 
 def _number(value: float) -> str:

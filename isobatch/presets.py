@@ -17,7 +17,8 @@ PROCGEN = {
     # Hilton et al. 2021, appendix B; Cobbe et al. 2020.
     "n_envs": 64, "n_steps": 256, "n_minibatches": 8, "n_epochs": 3,
     "learning_rate": 5e-4, "adam_eps": 1e-8, "gamma": 0.999, "gae_lambda": 0.95,
-    "clip_range": 0.2, "ent_coef": 0.01, "vf_coef": 0.5, "normalize_rewards": True,
+    # Their vf_coef is 0.5 without the half in the loss.
+    "clip_range": 0.2, "ent_coef": 0.01, "vf_coef": 1.0, "normalize_rewards": True,
     "encoder": "impala", "architecture": "shared", "init": "reference",
     "minibatches_by": "envs",
 }  # fmt: skip

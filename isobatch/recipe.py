@@ -111,7 +111,7 @@ class Objective:
     ent_coef: float = 0.0
     """Weight of the entropy bonus."""
     vf_coef: float = 0.5
-    """Weight of the value loss 0.5 (v - target)^2; half of SB3's vf_coef means the same."""
+    """Weight of the value loss 0.5 (v - target)^2; twice SB3's vf_coef, who has no half there."""
     target_kl: float | None = None
     """Stop the iteration's updates once the approximate KL exceeds 1.5 times this."""
     advantage_normalization: Literal["batch", "minibatch", "ewma", "none"] = "batch"

@@ -15,7 +15,7 @@ def test_procgen_has_the_papers_numbers(env):
     assert_has(
         preset(env),
         n_steps=256, n_minibatches=8, n_epochs=3, learning_rate=5e-4, gamma=0.999,
-        gae_lambda=0.95, clip_range=0.2, ent_coef=0.01, vf_coef=0.5, encoder="impala",
+        gae_lambda=0.95, clip_range=0.2, ent_coef=0.01, vf_coef=1.0, encoder="impala",
         architecture="shared", normalize_rewards=True, reward_gamma=0.99, max_grad_norm=None,
         minibatches_by="envs",
     )  # fmt: skip

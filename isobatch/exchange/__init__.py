@@ -1,0 +1,138 @@
+"""Hyperparameters of other libraries as recipes, and recipes as theirs.
+
+    imported = exchange.read("sb3", {"n_envs": 8, "n_steps": 128, "batch_size": 256})
+    imported.recipe                       # the same training here
+    exchange.write("sb3", recipe).text    # and back
+
+A key that is not given has the library's own default, and every number its own meaning: SB3's
+batch_size is the minibatch and CleanRL's the rollout, a value loss may lack the half it has here.
+What has no counterpart is never dropped silently: reading lists it, and so does writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from isobatch.errors import UserError, nearest
+from isobatch.exchange.cleanrl import CleanRl
+from isobatch.exchange.differences import differences
+from isobatch.exchange.ppo_ewma import PpoEwma
+from isobatch.exchange.rsl_rl import RslRl
+from isobatch.exchange.sb3 import Sb3
+from isobatch.exchange.table import Format, Key, build, export
+from isobatch.exchange.values import Scheduled
+from isobatch.exchange.words import parse_words
+from isobatch.exchange.zoo import Zoo
+from isobatch.recipe import Recipe
+
+FORMATS: dict[str, Format] = {
+    each.name: each for each in (Sb3(), Zoo(), CleanRl(), RslRl(), PpoEwma())
+}
+NO_ENV = "python:make_env"
+"""The recipe's env where the configuration names none: the user's own."""
+WRITABLE = ("ppo", "ppo-ewma", "ppg", "ppg-ewma", "a2c")
+
+
+class Imported(NamedTuple):
+    """A recipe read from another library's configuration."""
+
+    recipe: Recipe
+    unknown: list[str]
+    """A line for each thing that has no counterpart here, with what it does there."""
+
+
+class Exported(NamedTuple):
+    """A recipe in another library's words."""
+
+    given: dict[str, Any]
+    """The format's own dictionary, which `read` takes."""
+    missing: list[str]
+    """A line for each field in use that the format cannot say."""
+    text: str
+    """The same, as a user would paste it."""
+
+
+def formats() -> dict[str, str]:
+    """Return the formats by name, each with what its dictionary holds."""
+    return {name: each.summary for name, each in FORMATS.items()}
+
+
+def words(source: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return a format's dictionary from words: key=value, --key value, one .json or .yaml file."""
+    return parse_words(_format(source), arguments)
+
+
+def read(source: str, given: Mapping[str, Any], env: str | None = None) -> Imported:
+    """Return the recipe of a format's dictionary.
+
+    `env` names the environment where the dictionary does not, or chooses one of several.
+    """
+    format = _format(source)
+    recipe, unknown = build(format, format.flatten(given, env), env or NO_ENV)
+    return Imported(recipe if env is None else recipe.replace(env=env), unknown)
+
+
+def write(target: str, recipe: Recipe, given: Mapping[str, Any] | None = None) -> Exported:
+    """Return the recipe as a format's dictionary.
+
+    With `given`, the dictionary an earlier recipe was read from, only what has changed since is
+    changed in it; all else stays as it was, what has no counterpart here included.
+    """
+    format = _format(target)
+    if recipe.algo not in WRITABLE:
+        raise UserError(f"{target} has no {recipe.algo}")
+    if given is None:
+        flat = _without_defaults(format, export(format, recipe, {}))
+    else:
+        flat = _changed(format, recipe, given)
+    restored = format.restore(flat, given, recipe.env)
+    back = read(target, restored, None if format.has_env else recipe.env).recipe
+    if format.budget not in flat:
+        back = back.replace(total_timesteps=recipe.total_timesteps)
+    missing = differences(target, recipe, back)
+    return Exported(restored, missing, format.text(flat, restored, recipe.env))
+
+
+def _changed(format: Format, recipe: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given flat keys with those the recipe has moved."""
+    like = format.flatten(given, None if recipe.env.startswith("python:") else recipe.env)
+    before, _ = build(format, like, recipe.env)
+    old, new = export(format, before, like), export(format, recipe, like)
+    table = format.table(like)
+    kept = {
+        name: _as_number(table[name], value)
+        for name, value in like.items()
+        if name not in format.derived
+    }
+    moved = {name: value for name, value in new.items() if value != old.get(name)}
+    return kept | {
+        name: format.patch(name, kept.get(name), old.get(name), value)
+        for name, value in moved.items()
+    }
+
+
+def _as_number(key: Key, value: Any) -> Any:
+    """Return a number or a switch that came as text as what it is; all else as it came."""
+    if not isinstance(value, str):
+        return value
+    read = key.read(value)
+    if isinstance(read, Scheduled) and not read.linear:
+        read = read.start
+    return read if read is None or isinstance(read, int | float) else value
+
+
+def _without_defaults(format: Format, values: dict[str, Any]) -> dict[str, Any]:
+    table = format.table(values)
+    return {
+        name: value
+        for name, value in values.items()
+        if name in format.always or table[name].read(value) != table[name].default
+    }
+
+
+def _format(name: str) -> Format:
+    if name not in FORMATS:
+        hint = nearest(name, list(FORMATS))
+        raise UserError(f"unknown format {name!r}; there are {', '.join(FORMATS)}.{hint}")
+    return FORMATS[name]

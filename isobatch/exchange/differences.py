@@ -1,0 +1,107 @@
+"""What of a recipe a format could not say: the fields that came back otherwise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from isobatch.recipe import Recipe
+
+WHY = {
+    "algo": "{target} has {back}",
+    "normalize_observations": "{target}'s configuration does not say it; wrap the environment",
+    "normalize_rewards": "{target}'s configuration does not say it; wrap the environment",
+    "episodic_life": "{target}'s configuration does not say it; wrap the environment",
+    "sign_rewards": "{target}'s configuration does not say it; wrap the environment",
+    "env": "{target} has {back}",
+    "seed": "{target}'s configuration does not say it",
+}
+
+MACHINE = {
+    "vectorization", "env_threads", "phase_memory", "device", "threads", "chunk_size", "compile",
+    "checkpoint_seconds",
+}  # fmt: skip
+"""Fields that change how fast a run is, not what it learns."""
+
+
+def differences(target: str, recipe: Recipe, back: Recipe) -> list[str]:
+    """Return a line for each field in use that the format could not say."""
+    here, there = recipe.values, back.values
+    idle = _idle(recipe) | MACHINE
+    if recipe.averages_policy and not back.averages_policy:
+        idle.add("proximal_decay")
+    if _moments(recipe) == _moments(back):
+        idle |= {"advantage_normalization", "advantage_decay"}
+    if here["env"].startswith("python:") or there["env"].startswith("python:"):
+        idle.add("env")
+    if {here["encoder"], there["encoder"]} <= {"auto", "mlp"}:
+        idle.add("encoder")
+    lines = []
+    for name, value in here.items():
+        if name in idle or _alike(value, there[name]):
+            continue
+        why = WHY.get(name, "{target} can only say {back}")
+        lines.append(
+            f"{name} {_shown(value)}: {why.format(target=target, back=_shown(there[name]))}"
+        )
+    if recipe.averages_policy and not back.averages_policy:
+        lines.append(
+            f"proximal_decay {recipe.objective.proximal_decay}: {target} limits the step from the "
+            "policy that acted, not from an average"
+        )
+    return lines
+
+
+def _moments(recipe: Recipe) -> tuple[str, float]:
+    """Return how advantages are normalised; an average without memory is the rollout alone."""
+    objective = recipe.objective
+    if objective.advantage_normalization != "ewma":
+        return objective.advantage_normalization, 0.0
+    decay = objective.advantage_decay
+    return ("ewma" if decay else "batch"), decay
+
+
+def _idle(recipe: Recipe) -> set[str]:
+    """Return the fields that this recipe's algorithm, objective and optimiser do not read."""
+    objective, optimizer = recipe.objective, recipe.optimizer
+    unused = {
+        "clip_range": objective.objective == "clip",
+        "clip_range_schedule": objective.objective == "clip",
+        "kl_coef": objective.objective == "kl",
+        "kl_estimator": objective.objective == "kl",
+        "advantage_decay": objective.advantage_normalization == "ewma",
+        "staleness_loss": objective.staleness > 0,
+        "baseline": recipe.algo == "reinforce",
+        "adam_beta1": optimizer.optimizer in ("adam", "radam"),
+        "adam_beta2": optimizer.optimizer in ("adam", "radam"),
+        "adam_eps": optimizer.optimizer != "sgd",
+        "rms_decay": optimizer.optimizer == "rmsprop",
+        "momentum": optimizer.optimizer == "sgd",
+        "reward_gamma": recipe.normalize.normalize_rewards,
+        "reward_clip": recipe.normalize.normalize_rewards,
+        "hidden_sizes": recipe.model.encoder not in ("nature", "impala"),
+        "activation": recipe.model.encoder not in ("nature", "impala"),
+        "proximal_decay": recipe.averages_policy,
+        "n_value_epochs": recipe.trains_value_apart,
+    }
+    phasic = ("n_policy_iterations", "n_aux_epochs", "clone_coef")
+    unused |= dict.fromkeys(phasic, recipe.is_phasic)
+    unused |= {
+        "aux_learning_rate": recipe.is_phasic and recipe.phasic.aux_learning_rate > 0,
+        "aux_segments": recipe.is_phasic and recipe.phasic.aux_segments > 0,
+    }
+    exploration = ("epsilon_start", "epsilon_end", "epsilon_fraction")
+    unused |= dict.fromkeys(exploration, recipe.algo == "pqn")
+    return {name for name, used in unused.items() if not used}
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9)
+    return one == other
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,0 +1,131 @@
+"""Stable-Baselines3's policy and policy_kwargs as the recipe's networks and Adam, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from isobatch.errors import UserError
+from isobatch.exchange.values import Name, number, whole
+from isobatch.recipe import Recipe
+
+ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "ELU": "elu"}
+LACKS = {
+    "ortho_init": (True, "starts from other than orthogonal weights"),
+    "log_std_init": (0.0, "logarithm of the action noise at the start; here it is 0"),
+    "squash_output": (False, "squashes actions by tanh"),
+    "full_std": (True, "how use_sde's noise is shaped"),
+    "use_expln": (False, "how use_sde keeps its deviation positive"),
+    "normalize_images": (True, "images are divided by 255; here always"),
+}
+READ = ("net_arch", "activation_fn", "share_features_extractor", "optimizer_kwargs")
+EPS = {"library": 1e-5, "torch": 1e-8}
+"""Adam's epsilon: SB3's own, and PyTorch's, which holds once optimizer_kwargs are given."""
+BETAS = (0.9, 0.999)
+
+
+def read(policy: str, kwargs: dict[str, Any] | None, lost: list[str]) -> dict[str, Any]:
+    """Return the recipe's model; lines for what it cannot be are added to `lost`."""
+    kwargs = kwargs or {}
+    image = policy == "CnnPolicy"
+    shared = image and bool(kwargs.get("share_features_extractor", True))
+    fields: dict[str, Any] = {
+        "encoder": "nature" if image else "auto",
+        "architecture": "shared" if shared else "dual",
+        "hidden_sizes": (64, 64),
+        "activation": "tanh",
+        "init": "orthogonal",
+        "layer_norm": False,
+    }
+    if policy == "MultiInputPolicy":
+        lost.append("policy MultiInputPolicy: a shared encoder for each part of the observation")
+    if image:
+        for name in ("net_arch", "activation_fn"):
+            if kwargs.get(name) not in (None, []):
+                lost.append(f"policy_kwargs {name} {kwargs[name]}: layers after the image encoder")
+    else:
+        fields["hidden_sizes"] = _widths(kwargs.get("net_arch"), lost)
+        fields["activation"] = _activation(kwargs.get("activation_fn"), lost)
+    for name, value in kwargs.items():
+        idle, does = LACKS.get(name, (None, "has no counterpart"))
+        if name not in READ and value != idle:
+            lost.append(f"policy_kwargs {name} {value}: {does}")
+    return fields
+
+
+def adam(kwargs: dict[str, Any] | None, lost: list[str]) -> dict[str, Any]:
+    """Return Adam's settings; the betas and epsilon of optimizer_kwargs are understood."""
+    given = (kwargs or {}).get("optimizer_kwargs")
+    if given is not None and not isinstance(given, Mapping):
+        raise UserError(f"policy_kwargs optimizer_kwargs must be a dictionary, got {given!r}")
+    # A class of one's own has defaults of its own.
+    plain = given is None or "optimizer_class" in (kwargs or {})
+    settings: dict[str, Any] = {} if plain else {**(given or {})}
+    eps = settings.pop("eps", EPS["library" if plain else "torch"])
+    betas = settings.pop("betas", BETAS)
+    lost += [f"policy_kwargs optimizer_kwargs {name} {settings[name]}: the optimiser's"
+             for name in settings]  # fmt: skip
+    try:
+        first, second = (float(number(each)) for each in betas)
+        return {"adam_eps": number(eps), "adam_beta1": first, "adam_beta2": second}
+    except (TypeError, ValueError):
+        raise UserError(
+            f"policy_kwargs optimizer_kwargs must be eps=X, betas=(X, X), got {given!r}"
+        ) from None
+
+
+def write(recipe: Recipe) -> tuple[str, str | None]:
+    """Return (policy, policy_kwargs as text) of a recipe's networks and Adam."""
+    model, optimizer = recipe.model, recipe.optimizer
+    kwargs: dict[str, Any] = {}
+    image = model.encoder in ("nature", "impala")
+    if image and model.architecture == "dual":
+        kwargs["share_features_extractor"] = False
+    if not image and model.hidden_sizes != (64, 64):
+        kwargs["net_arch"] = list(model.hidden_sizes)
+    if not image and model.activation != "tanh":
+        names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+        kwargs["activation_fn"] = Name(f"nn.{names[model.activation]}")
+    betas = (optimizer.adam_beta1, optimizer.adam_beta2)
+    if optimizer.optimizer != "rmsprop" and (betas, optimizer.adam_eps) != (BETAS, EPS["library"]):
+        kwargs["optimizer_kwargs"] = {"eps": optimizer.adam_eps, "betas": betas}
+    return "CnnPolicy" if image else "MlpPolicy", as_text(kwargs) if kwargs else None
+
+
+def as_text(value: Any) -> str:
+    """Return options as Python source; names such as nn.ReLU stand as they are."""
+    if isinstance(value, dict):
+        return f"dict({', '.join(f'{name}={as_text(each)}' for name, each in value.items())})"
+    return value if isinstance(value, Name) else repr(value)
+
+
+def _widths(value: Any, lost: list[str]) -> tuple[int, ...]:
+    if value is None:
+        return (64, 64)
+    # Before SB3 1.8 the dictionary stood in a list.
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
+        value = value[0]
+    if isinstance(value, Mapping):
+        if set(value) - {"pi", "vf"}:
+            raise UserError(f"policy_kwargs net_arch must be dict(pi=[...], vf=[...]), got {value}")
+        policy, critic = value.get("pi", []), value.get("vf", [])
+        if policy != critic:
+            lost.append(f"policy_kwargs net_arch vf {critic}: here as wide as the policy, {policy}")
+        value = policy
+    try:
+        sizes = tuple(whole(each) for each in value)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"policy_kwargs net_arch must be a list of widths or dict(pi=[...], vf=[...]), "
+            f"got {value!r}"
+        ) from None
+    if not sizes:
+        raise UserError("policy_kwargs net_arch must have a layer, got []")
+    return sizes
+
+
+def _activation(value: Any, lost: list[str]) -> str:
+    name = "Tanh" if value is None else str(value).rpartition(".")[2]
+    if name not in ACTIVATIONS:
+        lost.append(f"policy_kwargs activation_fn {value}: here tanh, relu or elu; tanh is taken")
+    return ACTIVATIONS.get(name, "tanh")

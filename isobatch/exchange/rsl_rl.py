@@ -1,0 +1,321 @@
+"""rsl_rl: its runner's dictionary, in the layouts from legged_gym's to the newest.
+
+    {runner: {...}, algorithm: {...}, policy: {...}}             legged_gym
+    {num_steps_per_env: ..., algorithm: {...}, policy: {...}}    rsl_rl 2 and 3, Isaac Lab
+    {num_steps_per_env: ..., algorithm: {...}, actor: {...}, critic: {...}}   rsl_rl 4 and newer
+
+and any of them inside `runner`. Flat keys are the runner's own and `table.name`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from isobatch.errors import UserError
+from isobatch.exchange.sb3 import VALUE_CLIPPING
+from isobatch.exchange.table import (
+    HALVED,
+    OURS,
+    REQUIRED,
+    UNBOUNDED,
+    Format,
+    Key,
+    Table,
+    left_to_us,
+)
+from isobatch.exchange.values import anything, choice, flag, number, optional, text, whole, widths
+from isobatch.recipe import Recipe
+
+PARTS = ("algorithm", "policy", "actor", "critic")
+OUTSIDE = ("num_envs", "seed", "runner_class_name")
+"""Keys that stand beside `runner`, not in it."""
+ACTIVATIONS = ("tanh", "relu", "elu")
+WIDTHS = (256, 256, 256)
+FIXED = {
+    "algo": "ppo", "objective": "clip", "clip_range_schedule": "constant", "encoder": "auto",
+    "learning_rate_schedule": "constant", "architecture": "dual", "adam_eps": 1e-8,
+    "adam_beta1": 0.9, "adam_beta2": 0.999, "minibatches_by": "samples", "rms_decay": 0.99,
+    "momentum": 0.0,
+}  # fmt: skip
+OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
+MODEL_LACKS = {
+    "class_name": "networks other than two MLPs",
+    "init_noise_std": "deviation of the actions at the start; here it is 1",
+    "state_dependent_std": "a deviation that depends on the state",
+    "rnn_type": "a recurrent network", "rnn_hidden_dim": "a recurrent network",
+    "rnn_hidden_size": "a recurrent network", "rnn_num_layers": "a recurrent network",
+    "cnn_cfg": "convolutions", "distribution_cfg": "the policy's distribution",
+    "stochastic": "whether the network's output is drawn",
+}  # fmt: skip
+BOOKS = (
+    "save_interval", "experiment_name", "run_name", "logger", "neptune_project", "wandb_project",
+    "wandb_kwargs", "resume", "load_run", "load_checkpoint", "checkpoint", "resume_path",
+    "class_name", "policy_class_name", "algorithm_class_name", "runner_class_name",
+    "check_for_nan", "torch_compile_mode", "store_code_state", "upload_model", "log_interval",
+)  # fmt: skip
+"""Keys that touch nothing that is learned."""
+VERSIONED = {
+    "algorithm.num_learning_epochs": 5, "algorithm.num_mini_batches": 4,
+    "algorithm.gamma": 0.99, "algorithm.entropy_coef": 0.01, "algorithm.schedule": "adaptive",
+}  # fmt: skip
+"""Defaults of rsl_rl 4 and newer; before, they were others, and so must be given."""
+
+
+def _distribution(value: Any) -> Any:
+    """Read the policy's distribution, None where it is the Gaussian there is here."""
+    value = anything(value)
+    if not isinstance(value, Mapping):
+        return value
+    plain = {"class_name": "GaussianDistribution", "init_std": 1.0, "learn_std": True}
+    return None if all(value.get(name, each) == each for name, each in plain.items()) else value
+
+
+def _model(name: str) -> Table:
+    """Return the keys of a network that have no counterpart."""
+    idle = {
+        "class_name": "ActorCritic" if name == "policy" else "MLPModel", "init_noise_std": 1.0,
+        "state_dependent_std": False, "stochastic": name == "actor",
+    }  # fmt: skip
+    lacking = {key: Key(anything, idle.get(key), lacks=does) for key, does in MODEL_LACKS.items()}
+    lacking["distribution_cfg"] = lacking["distribution_cfg"]._replace(read=_distribution)
+    lacking["noise_std_type"] = Key(anything, "scalar")
+    return {f"{name}.{key}": value for key, value in lacking.items()}
+
+
+RUNNER: Table = {
+    "num_envs": Key(whole, REQUIRED, "n_envs"),
+    "num_steps_per_env": Key(whole, REQUIRED, "n_steps"),
+    "max_iterations": Key(optional(whole), None),
+    "seed": Key(optional(whole), None, "seed", left_to_us("seed")),
+    "device": Key(anything, None),
+    "empirical_normalization": Key(flag, False),
+    "obs_groups": Key(
+        optional(anything), lacks="what actor and critic see of the observation; here both all"
+    ),
+    "clip_actions": Key(optional(number), lacks="bounds the actions"),
+    **dict.fromkeys(BOOKS, Key(anything)),
+}
+ALGORITHM: Table = {
+    "algorithm.num_learning_epochs": Key(whole, REQUIRED, "n_epochs"),
+    "algorithm.num_mini_batches": Key(whole, REQUIRED, "n_minibatches"),
+    "algorithm.learning_rate": Key(number, 1e-3, "learning_rate"),
+    "algorithm.schedule": Key(choice("adaptive", "fixed"), REQUIRED),
+    "algorithm.desired_kl": Key(optional(number), 0.01),
+    "algorithm.gamma": Key(number, REQUIRED, "gamma"),
+    "algorithm.lam": Key(number, 0.95, "gae_lambda"),
+    "algorithm.clip_param": Key(number, 0.2, "clip_range"),
+    "algorithm.entropy_coef": Key(number, REQUIRED, "ent_coef"),
+    "algorithm.value_loss_coef": Key(number, 1.0, "vf_coef", HALVED),
+    "algorithm.use_clipped_value_loss": Key(flag, True, lacks=VALUE_CLIPPING, off=False),
+    "algorithm.max_grad_norm": Key(number, 1.0, "max_grad_norm", UNBOUNDED),
+    "algorithm.normalize_advantage_per_mini_batch": Key(flag, False),
+    "algorithm.optimizer": Key(choice(*OPTIMIZERS), "adam"),
+    "algorithm.class_name": Key(choice("PPO", "ppo"), "PPO"),
+    "algorithm.rnd_cfg": Key(optional(anything)),
+    "algorithm.symmetry_cfg": Key(
+        optional(anything), lacks="trains on mirrored data, or towards a mirrored policy"
+    ),
+    "algorithm.share_cnn_encoders": Key(flag, False, lacks="one encoder for actor and critic"),
+    "algorithm.use_mixed_precision": Key(flag, False, lacks="computes in bfloat16"),
+    "algorithm.grad_reduce_bucket_mb": Key(anything),
+}
+POLICY: Table = {
+    "policy.actor_hidden_dims": Key(widths, WIDTHS),
+    "policy.critic_hidden_dims": Key(widths, WIDTHS),
+    "policy.activation": Key(text, "elu"),
+    "policy.actor_obs_normalization": Key(flag, False),
+    "policy.critic_obs_normalization": Key(flag, False),
+    **_model("policy"),
+}
+MODELS: Table = {
+    **{
+        f"{name}.{key}": each
+        for name in ("actor", "critic")
+        for key, each in {
+            "hidden_dims": Key(widths, WIDTHS),
+            "activation": Key(text, "elu"),
+            "obs_normalization": Key(flag, False),
+        }.items()
+    },
+    **_model("actor"),
+    **_model("critic"),
+}
+
+
+class RslRl(Format):
+    """The dictionary given to OnPolicyRunner, and num_envs, which its environment knows."""
+
+    name = "rsl_rl"
+    summary = "rsl_rl: the runner's dictionary, and num_envs"
+    budget = "max_iterations"
+    always = ("num_envs", "num_steps_per_env", "max_iterations", "seed",
+              "algorithm.learning_rate", "algorithm.class_name")  # fmt: skip
+    has_env = False
+
+    def flatten(self, given: Mapping[str, Any], env: str | None = None) -> dict[str, Any]:
+        """Return the runner's keys and `table.name`; a bare name finds its table."""
+        inner = _dictionary(given.get("runner", {}), "runner")
+        flat: dict[str, Any] = {}
+        for level in (inner, given):
+            for name, value in level.items():
+                if name in PARTS:
+                    flat |= {f"{name}.{k}": v for k, v in _dictionary(value, name).items()}
+                elif name != "runner":
+                    flat[name] = value
+        table = self.table(flat)
+        return {_full(name, table): value for name, value in flat.items()}
+
+    def restore(
+        self, flat: dict[str, Any], given: Mapping[str, Any] | None, env: str
+    ) -> dict[str, Any]:
+        """Put each key into its table, wherever `given` has that."""
+        layout: dict[str, Any] = {}
+        if given is not None:
+            known = {*RUNNER, "runner", *PARTS}
+            layout = {k: copy.deepcopy(v) for k, v in given.items() if k in known}
+        inner = layout.get("runner", layout)
+        for key, value in flat.items():
+            name, dot, below = key.partition(".")
+            if dot:
+                home = inner if name in inner else layout
+                home.setdefault(name, {})[below] = value
+            else:
+                beside = key not in inner and (key in layout or key in OUTSIDE)
+                (layout if beside else inner)[key] = value
+        return layout
+
+    def table(self, flat: Mapping[str, Any]) -> Table:
+        """The keys of the layout in use, and its defaults."""
+        newest = any(name.startswith(("actor.", "critic.")) for name in flat)
+        algorithm = {
+            name: key._replace(default=VERSIONED[name]) if newest and name in VERSIONED else key
+            for name, key in ALGORITHM.items()
+        }
+        return {**RUNNER, **algorithm, **(MODELS if newest else POLICY)}
+
+    def fields(self, values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
+        """Read the budget, the networks and what moves the learning rate."""
+        rows = values["num_envs"] * values["num_steps_per_env"]
+        _check(values, rows)
+        iterations = values["max_iterations"]
+        if iterations is None:
+            iterations = max(1, OURS["total_timesteps"] // rows)
+        fields = FIXED | {
+            "total_timesteps": iterations * rows,
+            "advantage_normalization": "minibatch"
+            if values["algorithm.normalize_advantage_per_mini_batch"]
+            else "batch",
+            "optimizer": values["algorithm.optimizer"],
+            **_networks(values, lost),
+        }
+        if values["algorithm.schedule"] == "adaptive":
+            lost.append(
+                f"algorithm.schedule adaptive: moves the learning rate towards a KL of "
+                f"{values['algorithm.desired_kl']}; here it stays"
+            )
+        if fields["optimizer"] == "adamw":
+            lost.append("algorithm.optimizer adamw: Adam with weight decay; here without")
+            fields["optimizer"] = "adam"
+        rnd = values["algorithm.rnd_cfg"]
+        if rnd and (not isinstance(rnd, Mapping) or rnd.get("weight")):
+            lost.append("algorithm.rnd_cfg: a reward for what is new (RND)")
+        device = str(values["device"] or "auto").partition(":")[0]
+        return fields | {"device": device if device in ("cpu", "cuda") else "auto"}
+
+    def values(self, recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:
+        """Say the budget and the networks, in the layout there was."""
+        model, normalize = recipe.model, recipe.normalize.normalize_observations
+        optimizer = recipe.optimizer.optimizer
+        values = {
+            "algorithm.class_name": "PPO",
+            "algorithm.schedule": "fixed",
+            "algorithm.normalize_advantage_per_mini_batch": (
+                recipe.objective.advantage_normalization == "minibatch"
+            ),
+            "algorithm.optimizer": optimizer if optimizer in OPTIMIZERS else "adam",
+        }
+        if not like or "max_iterations" in like:
+            values["max_iterations"] = max(1, recipe.total_timesteps // recipe.batch.rollout_size)
+        if recipe.machine.device != "auto":
+            values["device"] = recipe.machine.device
+        sizes, activation = list(model.hidden_sizes), model.activation
+        if any(name.startswith(("actor.", "critic.")) for name in like):
+            for name in ("actor", "critic"):
+                values |= {
+                    f"{name}.hidden_dims": sizes,
+                    f"{name}.activation": activation,
+                    f"{name}.obs_normalization": normalize,
+                }
+            return values
+        values |= {
+            "policy.actor_hidden_dims": sizes,
+            "policy.critic_hidden_dims": sizes,
+            "policy.activation": activation,
+        }
+        if "empirical_normalization" in like:
+            return values | {"empirical_normalization": normalize}
+        return values | {
+            "policy.actor_obs_normalization": normalize,
+            "policy.critic_obs_normalization": normalize,
+        }
+
+    def text(self, flat: dict[str, Any], given: dict[str, Any], env: str) -> str:
+        """Return the dictionary as JSON."""
+        return json.dumps(given, indent=2)
+
+
+def _dictionary(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UserError(f"rsl_rl: {name} must be a dictionary, got {value!r}")
+    return value
+
+
+def _full(name: str, table: Table) -> str:
+    """Return the key a bare name stands for, where only one table has it."""
+    if name in table or "." in name:
+        return name
+    homes = [f"{part}.{name}" for part in PARTS if f"{part}.{name}" in table]
+    return homes[0] if len(homes) == 1 else name
+
+
+def _check(values: dict[str, Any], rows: int) -> None:
+    parts = values["algorithm.num_mini_batches"]
+    if parts < 1 or rows % parts:
+        raise UserError(
+            f"algorithm.num_mini_batches {parts} does not divide the {rows} rows of a rollout "
+            f"(num_envs {values['num_envs']} x num_steps_per_env {values['num_steps_per_env']})"
+        )
+
+
+def _networks(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
+    """Read the two MLPs, which are alike here."""
+    newest = "actor.hidden_dims" in values
+    names = (
+        ("actor.hidden_dims", "critic.hidden_dims") if newest
+        else ("policy.actor_hidden_dims", "policy.critic_hidden_dims")
+    )  # fmt: skip
+    actor, critic = (tuple(values[name]) for name in names)
+    if critic != actor:
+        lost.append(f"{names[1]} {list(critic)}: here as wide as the actor, {list(actor)}")
+    shapes = ("actor.activation", "critic.activation") if newest else ("policy.activation",)
+    activation = values[shapes[0]]
+    for name in shapes:
+        if values[name] not in ACTIVATIONS:
+            lost.append(f"{name} {values[name]}: here {', '.join(ACTIVATIONS)}; elu is taken")
+        elif values[name] != activation:
+            lost.append(f"{name} {values[name]}: here the actor's, {activation}")
+    flags = (
+        ("actor.obs_normalization", "critic.obs_normalization") if newest
+        else ("policy.actor_obs_normalization", "policy.critic_obs_normalization")
+    )  # fmt: skip
+    seen, judged = (values[name] or values["empirical_normalization"] for name in flags)
+    if seen != judged:
+        lost.append(f"{flags[1]} {judged}: here as the actor's, {seen}")
+    return {
+        "hidden_sizes": actor,
+        "activation": activation if activation in ACTIVATIONS else "elu",
+        "normalize_observations": seen,
+    }

@@ -1,0 +1,204 @@
+"""rl-baselines3-zoo: an environment's entry in its hyperparameter files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from isobatch.errors import UserError, nearest
+from isobatch.exchange.sb3 import A2C, PPO, Sb3
+from isobatch.exchange.table import Key, Table
+from isobatch.exchange.values import Reader, anything, flag, number, optional, options, whole
+from isobatch.recipe import Recipe
+
+ATARI_WRAPPER = "stable_baselines3.common.atari_wrappers.AtariWrapper"
+ATARI_FRAMES = 4
+"""Frames that an Atari observation stacks, there by frame_stack and here always."""
+OWN: Table = {
+    "normalize": Key(anything, False),
+    "env_wrapper": Key(optional(anything), None),
+    "frame_stack": Key(optional(whole), None),
+    "vec_env_wrapper": Key(optional(anything), lacks="wraps the environments together"),
+    "env_kwargs": Key(optional(anything), lacks="arguments of the environment (see env_options)"),
+    "callback": Key(optional(anything), lacks="calls the user's code in training"),
+    "monitor_kwargs": Key(anything),
+}
+
+
+ELSEWHERE = ("total_timesteps", "seed", "device", "verbose", "tensorboard_log")
+"""SB3's arguments that the zoo has under another name, or on its own command line."""
+
+
+def _own(table: Table) -> Table:
+    budget = {"n_timesteps": table["total_timesteps"]}
+    return {**budget, **{k: v for k, v in table.items() if k not in ELSEWHERE}, **OWN}
+
+
+TABLES = {"ppo": _own(PPO), "a2c": _own(A2C)}
+
+
+class Zoo(Sb3):
+    """One entry, or a file of entries by environment id."""
+
+    name = "zoo"
+    summary = "rl-baselines3-zoo: an environment's entry of ppo.yml or, with algo=a2c, a2c.yml"
+    budget = "n_timesteps"
+    always = ("n_envs", "n_timesteps", "policy", "n_steps", "batch_size", "n_epochs",
+              "learning_rate")  # fmt: skip
+    aliases = {"total_timesteps": "n_timesteps"}  # noqa: RUF012
+
+    def flatten(self, given: Mapping[str, Any], env: str | None = None) -> dict[str, Any]:
+        """Choose the environment's entry; keys beside the entries replace what it says."""
+        entries = _entries(given)
+        rest = {name: value for name, value in given.items() if name not in entries}
+        if not entries:
+            return super().flatten(rest)
+        wanted = env or rest.get("env")
+        chosen = _choose(entries, wanted)
+        own = {"env": chosen} if chosen != "atari" else {"env": wanted} if wanted else {}
+        return super().flatten({**own, **entries[chosen], **rest})
+
+    def restore(
+        self, flat: dict[str, Any], given: Mapping[str, Any] | None, env: str
+    ) -> dict[str, Any]:
+        """Put the entry under its environment's id, but where it was given without."""
+        apart = ("env", "algo")
+        entry = {name: value for name, value in flat.items() if name not in apart}
+        algo = {"algo": flat["algo"]} if flat.get("algo") == "a2c" else {}
+        if given is not None and not _entries(given):
+            return {name: flat[name] for name in apart if name in given} | entry
+        entries = list(_entries(given or {}))
+        unnamed = env.startswith("python:")
+        name = entries[0] if unnamed and len(entries) == 1 else env.removeprefix("python:")
+        return {name: entry, **algo}
+
+    def named(self, stem: str) -> dict[str, Any]:
+        """The zoo's files are named after the algorithm."""
+        return {"algo": "a2c"} if stem == "a2c" else {}
+
+    def table(self, flat: Mapping[str, Any]) -> Table:
+        """SB3's keys and the zoo's own."""
+        return TABLES["a2c" if flat.get("algo") == "a2c" else "ppo"]
+
+    def fields(self, values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
+        """Read the wrappers as well."""
+        fields = super().fields(values, lost)
+        fields |= _normalization(values["normalize"], values["gamma"], lost)
+        return fields | _wrappers(values["env_wrapper"], values["frame_stack"], lost)
+
+    def values(self, recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:
+        """Say the wrappers as well."""
+        values = super().values(recipe, like)
+        values["normalize"] = _say_normalization(recipe)
+        life, sign = recipe.environment.episodic_life, recipe.environment.sign_rewards
+        if not (life or sign):
+            return values | {"env_wrapper": None, "frame_stack": None}
+        arguments = {} if life else {"terminal_on_life_loss": False}
+        arguments |= {} if sign else {"clip_reward": False}
+        wrapper = {ATARI_WRAPPER: arguments} if arguments else ATARI_WRAPPER
+        return values | {"env_wrapper": [wrapper], "frame_stack": ATARI_FRAMES}
+
+    def text(self, flat: dict[str, Any], given: dict[str, Any], env: str) -> str:
+        """Return the entry as YAML."""
+        entry = {name: value for name, value in flat.items() if name not in ("env", "algo")}
+        lines = [f"  {name}: {_yaml(value)}" for name, value in entry.items()]
+        return "\n".join([f"{_yaml(env)}:", *lines])
+
+
+def _entries(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the environments' entries: what holds a dictionary and is no key of an entry."""
+    known = {*TABLES["ppo"], *TABLES["a2c"]}
+    return {
+        str(name): dict(value)
+        for name, value in given.items()
+        if name not in known and isinstance(value, Mapping)
+    }
+
+
+def _choose(entries: dict[str, dict[str, Any]], env: str | None) -> str:
+    if env is None and len(entries) == 1:
+        return next(iter(entries))
+    if env in entries:
+        return str(env)
+    if env and "atari" in entries and ("NoFrameskip" in env or env.startswith("ALE/")):
+        return "atari"
+    listed = ", ".join(entries)
+    if env is None:
+        raise UserError(f"zoo: the file has several environments, choose one of {listed}")
+    hint = nearest(env, list(entries))
+    raise UserError(f"zoo: the file has no {env}; it has {listed}.{hint}")
+
+
+def _normalization(value: Any, gamma: float, lost: list[str]) -> dict[str, Any]:
+    """Read VecNormalize's settings; the zoo gives it the algorithm's gamma."""
+    settings: dict[str, Any] = {}
+    try:
+        on = flag(value)
+    except ValueError:
+        try:
+            settings, on = options(value), True
+        except ValueError as error:
+            raise UserError(f"normalize {error}, got {value!r}") from None
+    rewards = on and _take(settings, "norm_reward", flag, True)
+    fields = {
+        "normalize_observations": on and _take(settings, "norm_obs", flag, True),
+        "normalize_rewards": rewards,
+    }
+    settings.pop("gamma", None)
+    clip = _take(settings, "clip_reward", number, 10.0)
+    lost += [f"normalize {name} {each}: VecNormalize's" for name, each in settings.items()]
+    return fields | ({"reward_gamma": gamma, "reward_clip": clip} if rewards else {})
+
+
+def _take(settings: dict[str, Any], name: str, read: Reader, default: Any) -> Any:
+    value = settings.pop(name, default)
+    try:
+        return read(value)
+    except ValueError as error:
+        raise UserError(f"{name} {error}, got {value!r}") from None
+
+
+def _say_normalization(recipe: Recipe) -> Any:
+    settings = recipe.normalize
+    observations, rewards = settings.normalize_observations, settings.normalize_rewards
+    if not (observations or rewards):
+        return False
+    said: dict[str, Any] = {}
+    if not (observations and rewards):
+        said |= {"norm_obs": observations, "norm_reward": rewards}
+    if rewards and settings.reward_clip != 10.0:
+        said["clip_reward"] = settings.reward_clip
+    return f"dict({', '.join(f'{k}={v!r}' for k, v in said.items())})" if said else True
+
+
+def _wrappers(value: Any, frames: int | None, lost: list[str]) -> dict[str, Any]:
+    """Read the Atari wrapper; others are the environment's own affair."""
+    fields = {"episodic_life": False, "sign_rewards": False}
+    atari = False
+    wrappers = [] if value is None else value if isinstance(value, list) else [value]
+    for wrapper in wrappers:
+        name, arguments = wrapper, {}
+        if isinstance(wrapper, Mapping) and len(wrapper) == 1:
+            name, arguments = next(iter(wrapper.items()))
+        if name != ATARI_WRAPPER or not isinstance(arguments, Mapping):
+            lost.append(f"env_wrapper {wrapper}: wraps each environment")
+            continue
+        atari, rest = True, dict(arguments)
+        fields["episodic_life"] = _take(rest, "terminal_on_life_loss", flag, True)
+        fields["sign_rewards"] = _take(rest, "clip_reward", flag, True)
+        lost += [f"env_wrapper {each} {rest[each]}: the Atari wrapper's" for each in rest]
+    if frames != (ATARI_FRAMES if atari else None):
+        lost.append(f"frame_stack {frames}: stacks observations (Atari's are always 4 here)")
+    return fields
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, float):
+        shown = {"inf": ".inf", "-inf": "-.inf"}.get(repr(value), repr(value))
+        # Without the point YAML 1.1 takes 1e-05 for a text.
+        return re.sub(r"^(-?\d+)e", r"\1.0e", shown)
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w./-]*", value):
+        return value
+    return json.dumps(value)

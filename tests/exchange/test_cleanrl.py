@@ -1,0 +1,121 @@
+import pytest
+from round_trip import comes_back
+
+from isobatch import exchange
+from isobatch.batch import Batch
+from isobatch.recipe import Recipe
+
+# The Args of CleanRL's scripts, as their args.json has them.
+SHARED = {
+    "seed": 1, "torch_deterministic": True, "cuda": True, "track": False,
+    "wandb_project_name": "cleanRL", "wandb_entity": None, "capture_video": False,
+    "anneal_lr": True, "gamma": 0.99, "gae_lambda": 0.95, "norm_adv": True, "clip_vloss": True,
+    "vf_coef": 0.5, "max_grad_norm": 0.5, "target_kl": None,
+}  # fmt: skip
+SCRIPTS = {
+    "ppo": {
+        **SHARED, "exp_name": "ppo", "env_id": "CartPole-v1", "total_timesteps": 500_000,
+        "learning_rate": 2.5e-4, "num_envs": 4, "num_steps": 128, "num_minibatches": 4,
+        "update_epochs": 4, "clip_coef": 0.2, "ent_coef": 0.01, "batch_size": 512,
+        "minibatch_size": 128, "num_iterations": 976,
+    },
+    "ppo_atari": {
+        **SHARED, "exp_name": "ppo_atari", "env_id": "BreakoutNoFrameskip-v4",
+        "total_timesteps": 10_000_000, "learning_rate": 2.5e-4, "num_envs": 8, "num_steps": 128,
+        "num_minibatches": 4, "update_epochs": 4, "clip_coef": 0.1, "ent_coef": 0.01,
+        "batch_size": 1024, "minibatch_size": 256, "num_iterations": 9765,
+    },
+    "ppo_continuous_action": {
+        **SHARED, "exp_name": "ppo_continuous_action", "env_id": "HalfCheetah-v4",
+        "total_timesteps": 1_000_000, "learning_rate": 3e-4, "num_envs": 1, "num_steps": 2048,
+        "num_minibatches": 32, "update_epochs": 10, "clip_coef": 0.2, "ent_coef": 0.0,
+        "save_model": False, "upload_model": False, "hf_entity": "", "batch_size": 2048,
+        "minibatch_size": 64, "num_iterations": 488,
+    },
+    "ppo_procgen": {
+        **SHARED, "exp_name": "ppo_procgen", "env_id": "starpilot", "total_timesteps": 25_000_000,
+        "learning_rate": 5e-4, "num_envs": 64, "num_steps": 256, "anneal_lr": False,
+        "gamma": 0.999, "num_minibatches": 8, "update_epochs": 3, "clip_coef": 0.2,
+        "ent_coef": 0.01, "batch_size": 16384, "minibatch_size": 2048, "num_iterations": 1525,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_arguments_come_back(script):
+    imported = comes_back("cleanrl", SCRIPTS[script])
+    assert len(imported.unknown) == 1
+    assert imported.unknown[0].startswith("clip_vloss True")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_what_is_not_given_is_the_scripts_default(script):
+    least = exchange.read("cleanrl", {"exp_name": script})
+    assert least == exchange.read("cleanrl", SCRIPTS[script])
+
+
+def test_numbers_keep_their_meaning():
+    recipe = exchange.read("cleanrl", SCRIPTS["ppo"]).recipe
+    assert recipe.batch == Batch(n_envs=4, n_steps=128, n_minibatches=4, n_epochs=4)
+    assert recipe.objective.vf_coef == 0.5
+    assert recipe.objective.advantage_normalization == "minibatch"
+    assert recipe.optimizer.learning_rate_schedule == "linear"
+    assert recipe.optimizer.adam_eps == 1e-5
+
+
+def test_scripts_bring_their_networks_and_wrappers():
+    atari = exchange.read("cleanrl", SCRIPTS["ppo_atari"]).recipe
+    assert (atari.model.encoder, atari.model.architecture) == ("nature", "shared")
+    assert atari.environment.episodic_life
+    cheetah = exchange.read("cleanrl", {"exp_name": "ppo_continuous_action", "gamma": 0.9}).recipe
+    assert cheetah.normalize.normalize_observations
+    assert cheetah.normalize.reward_gamma == 0.9
+    assert exchange.read("cleanrl", SCRIPTS["ppo_procgen"]).recipe.env == "StarpilotEasy-v0"
+
+
+def test_target_kl_is_another_multiple():
+    imported = exchange.read("cleanrl", {"target_kl": 0.015})
+    assert imported.recipe.objective.target_kl == pytest.approx(0.01)
+    assert any(line.startswith("target_kl") for line in imported.unknown)
+    assert exchange.write("cleanrl", imported.recipe).given["target_kl"] == 0.015
+
+
+def test_the_command_is_read_as_it_was_typed():
+    words = "python cleanrl/ppo_atari.py --env-id PongNoFrameskip-v4 --no-clip-vloss --exp-name me"
+    given = exchange.words("cleanrl", words.split())
+    imported = exchange.read("cleanrl", given)
+    assert imported.unknown == []
+    assert imported.recipe.env == "PongNoFrameskip-v4"
+    assert imported.recipe.batch.n_envs == 8
+    moved = imported.recipe.replace(n_envs=16)
+    text = exchange.write("cleanrl", moved, given).text
+    assert text == (
+        "python cleanrl/ppo_atari.py --env-id PongNoFrameskip-v4 --no-clip-vloss --exp-name me "
+        "--num-envs 16"
+    )
+
+
+def test_the_text_is_a_command_that_is_read_back():
+    recipe = Recipe(env="CartPole-v1").replace(
+        target_kl=0.02, max_grad_norm=None, advantage_normalization="none"
+    )
+    exported = exchange.write("cleanrl", recipe)
+    assert exported.missing == []
+    back = exchange.words("cleanrl", exported.text.split())
+    assert exchange.read("cleanrl", back).recipe == recipe
+
+
+def test_a_name_of_ones_own_leaves_the_script_open():
+    imported = exchange.read("cleanrl", {"exp_name": "mine", "clip_vloss": False})
+    assert len(imported.unknown) == 1
+    assert imported.unknown[0].startswith("script mine: unknown here; ppo.py's defaults")
+
+
+def test_only_what_moved_is_written_and_what_follows_is_left_out():
+    given = SCRIPTS["ppo"]
+    recipe = exchange.read("cleanrl", given).recipe.replace(n_envs=8, learning_rate=5e-4)
+    written = exchange.write("cleanrl", recipe, given).given
+    assert written == {
+        **{k: v for k, v in given.items() if not k.endswith(("_size", "_iterations"))},
+        "num_envs": 8, "learning_rate": 5e-4,
+    }  # fmt: skip

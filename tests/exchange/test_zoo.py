@@ -1,0 +1,247 @@
+import pytest
+from round_trip import comes_back
+
+from isobatch import exchange
+from isobatch.batch import Batch
+from isobatch.errors import UserError
+from isobatch.recipe import Recipe
+
+# Entries of the zoo's ppo.yml and a2c.yml.
+PPO = """
+atari:
+  env_wrapper:
+    - stable_baselines3.common.atari_wrappers.AtariWrapper
+  frame_stack: 4
+  policy: 'CnnPolicy'
+  n_envs: 8
+  n_steps: 128
+  n_epochs: 4
+  batch_size: 256
+  n_timesteps: !!float 1e7
+  learning_rate: lin_2.5e-4
+  clip_range: lin_0.1
+  vf_coef: 0.5
+  ent_coef: 0.01
+
+CartPole-v1:
+  n_envs: 8
+  n_timesteps: !!float 1e5
+  policy: 'MlpPolicy'
+  n_steps: 32
+  batch_size: 256
+  gae_lambda: 0.8
+  gamma: 0.98
+  n_epochs: 20
+  ent_coef: 0.0
+  learning_rate: lin_0.001
+  clip_range: lin_0.2
+
+LunarLander-v2:
+  n_envs: 16
+  n_timesteps: !!float 1e6
+  policy: 'MlpPolicy'
+  n_steps: 1024
+  batch_size: 64
+  gae_lambda: 0.98
+  gamma: 0.999
+  n_epochs: 4
+  ent_coef: 0.01
+
+HalfCheetah-v4:
+  normalize: true
+  n_envs: 1
+  policy: 'MlpPolicy'
+  n_timesteps: !!float 1e6
+  batch_size: 64
+  n_steps: 512
+  gamma: 0.98
+  learning_rate: 2.0633e-05
+  ent_coef: 0.000401762
+  clip_range: 0.1
+  n_epochs: 20
+  gae_lambda: 0.92
+  max_grad_norm: 0.8
+  vf_coef: 0.58096
+  policy_kwargs: "dict(
+                    log_std_init=-2,
+                    ortho_init=False,
+                    activation_fn=nn.ReLU,
+                    net_arch=dict(pi=[256, 256], vf=[256, 256])
+                  )"
+
+CarRacing-v2:
+  env_wrapper:
+    - rl_zoo3.wrappers.FrameSkip:
+        skip: 2
+  frame_stack: 2
+  normalize: "{'norm_obs': False, 'norm_reward': True}"
+  n_envs: 8
+  n_timesteps: !!float 4e6
+  policy: 'CnnPolicy'
+  batch_size: 128
+  n_steps: 512
+  gamma: 0.99
+  gae_lambda: 0.95
+  n_epochs: 10
+  ent_coef: 0.0
+  sde_sample_freq: 4
+  max_grad_norm: 0.5
+  vf_coef: 0.5
+  learning_rate: lin_1e-4
+  use_sde: True
+  clip_range: 0.2
+  policy_kwargs: "dict(log_std_init=-2,
+                       ortho_init=False,
+                       activation_fn=nn.GELU,
+                       net_arch=dict(pi=[256], vf=[256]),
+                       )"
+"""
+A2C = """
+CartPole-v1:
+  n_envs: 8
+  n_timesteps: !!float 5e5
+  policy: 'MlpPolicy'
+  ent_coef: 0.0
+
+BipedalWalker-v3:
+  normalize: true
+  n_envs: 16
+  n_timesteps: !!float 5e6
+  policy: 'MlpPolicy'
+  ent_coef: 0.0
+  max_grad_norm: 0.5
+  n_steps: 8
+  gae_lambda: 0.9
+  vf_coef: 0.4
+  gamma: 0.99
+  use_rms_prop: True
+  normalize_advantage: False
+  learning_rate: lin_0.00096
+  use_sde: True
+  policy_kwargs: "dict(log_std_init=-2, ortho_init=False)"
+"""
+
+
+@pytest.fixture
+def entries(tmp_path):
+    pytest.importorskip("yaml")
+
+    def read(name, text=PPO):
+        path = tmp_path / name
+        path.write_text(text)
+        return exchange.words("zoo", [str(path)])
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("env", "unknown"),
+    [
+        ("CartPole-v1", []),
+        ("LunarLander-v2", []),
+        ("BreakoutNoFrameskip-v4", []),
+        ("HalfCheetah-v4", ["policy_kwargs log_std_init -2", "policy_kwargs ortho_init False"]),
+        ("CarRacing-v2", [
+            "policy_kwargs net_arch", "policy_kwargs activation_fn nn.GELU",
+            "policy_kwargs log_std_init -2", "policy_kwargs ortho_init False",
+            "env_wrapper {'rl_zoo3.wrappers.FrameSkip': {'skip': 2}}", "frame_stack 2",
+            "use_sde True", "sde_sample_freq 4",
+        ]),
+    ],
+)  # fmt: skip
+def test_entries_come_back(entries, env, unknown):
+    imported = comes_back("zoo", entries("ppo.yml"), env)
+    assert imported.recipe.env == env
+    assert len(imported.unknown) == len(unknown)
+    for line, begins in zip(imported.unknown, unknown, strict=True):
+        assert line.startswith(begins)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "BipedalWalker-v3"])
+def test_a2cs_entries_come_back(entries, env):
+    imported = comes_back("zoo", entries("a2c.yml", A2C), env)
+    assert imported.recipe.algo == "a2c"
+
+
+def test_cartpole_is_read_with_its_schedules(entries):
+    recipe = exchange.read("zoo", entries("ppo.yml"), "CartPole-v1").recipe
+    assert recipe.batch == Batch(8, 32, 1, 20)
+    assert recipe.total_timesteps == 100_000
+    assert recipe.optimizer.learning_rate == 0.001
+    assert recipe.optimizer.learning_rate_schedule == "linear"
+    assert recipe.objective.clip_range_schedule == "linear"
+
+
+def test_atari_and_normalisation_are_read(entries):
+    recipe = exchange.read("zoo", entries("ppo.yml"), "BreakoutNoFrameskip-v4").recipe
+    assert recipe.environment.episodic_life
+    assert recipe.environment.sign_rewards
+    cheetah = exchange.read("zoo", entries("ppo.yml"), "HalfCheetah-v4").recipe
+    assert cheetah.normalize.normalize_observations
+    assert cheetah.normalize.normalize_rewards
+    # VecNormalize gets the algorithm's discount.
+    assert cheetah.normalize.reward_gamma == 0.98
+    assert cheetah.model.hidden_sizes == (256, 256)
+    assert cheetah.objective.vf_coef == 2 * 0.58096
+
+
+def test_the_environment_is_chosen_or_asked_for(entries):
+    given = entries("ppo.yml")
+    with pytest.raises(UserError, match="several environments, choose one of atari, CartPole-v1"):
+        exchange.read("zoo", given)
+    with pytest.raises(UserError, match=r"no CartPole-v0; it has .*mean CartPole-v1"):
+        exchange.read("zoo", given, "CartPole-v0")
+    assert exchange.read("zoo", given | {"env": "CartPole-v1"}).recipe.env == "CartPole-v1"
+    moved = exchange.read("zoo", given | {"n_envs": "4"}, "CartPole-v1").recipe
+    assert moved.batch.n_envs == 4
+    assert moved.batch.n_steps == 32
+
+
+def test_the_seed_is_the_zoos_command_lines():
+    assert "seed" not in exchange.write("zoo", Recipe(env="CartPole-v1")).given["CartPole-v1"]
+    missing = exchange.write("zoo", Recipe(env="CartPole-v1", seed=3)).missing
+    assert "seed 3: zoo's configuration does not say it" in missing
+    with pytest.raises(UserError, match="zoo has no seed"):
+        exchange.read("zoo", {"seed": 3})
+
+
+def test_one_entry_needs_no_choice():
+    given = {"CartPole-v1": {"n_envs": 8, "n_steps": 32, "batch_size": 256}}
+    imported = exchange.read("zoo", given)
+    assert imported.recipe.env == "CartPole-v1"
+    moved = imported.recipe.replace(n_envs=16, learning_rate=6e-4)
+    assert exchange.write("zoo", moved, given).given == {
+        "CartPole-v1": {"n_envs": 16, "n_steps": 32, "batch_size": 512, "learning_rate": 6e-4}
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"env_wrapper": "gymnasium.wrappers.FlattenObservation"}, "env_wrapper gymnasium"),
+        ({"frame_stack": 3}, "frame_stack 3"),
+        ({"normalize": "dict(clip_obs=5.0)"}, "normalize clip_obs 5.0"),
+        ({"env_kwargs": {"continuous": True}}, "env_kwargs"),
+        ({"callback": "my.Callback"}, "callback my.Callback"),
+        ({"env_wrapper": [{"stable_baselines3.common.atari_wrappers.AtariWrapper":
+                           {"frame_skip": 1}}], "frame_stack": 4}, "env_wrapper frame_skip 1"),
+    ],
+)  # fmt: skip
+def test_what_has_no_counterpart_is_said(given, line):
+    unknown = exchange.read("zoo", given).unknown
+    assert len(unknown) == 1
+    assert unknown[0].startswith(line)
+
+
+def test_the_text_is_yaml_the_zoo_reads():
+    yaml = pytest.importorskip("yaml")
+    recipe = Recipe(env="CartPole-v1").replace(
+        learning_rate=1e-5, max_grad_norm=None, normalize_rewards=True, reward_clip=5.0,
+        clip_range_schedule="linear", hidden_sizes=(32, 32), sign_rewards=True,
+        advantage_normalization="minibatch",
+    )  # fmt: skip
+    exported = exchange.write("zoo", recipe)
+    assert exported.missing == []
+    read = yaml.safe_load(exported.text)
+    assert read == exported.given
+    assert read["CartPole-v1"]["learning_rate"] == 1e-5
