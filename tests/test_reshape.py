@@ -87,6 +87,20 @@ def test_the_batch_moves_and_the_hyperparameters_with_it(algo, tmp_path):
     assert run.metrics[-1]["env_steps"] > 800 - 16
 
 
+def test_stale_data_of_environments_that_are_gone_is_left(tmp_path):
+    settings: dict[str, Any] = {**SMALL, "total_timesteps": 700, "staleness": 1}
+    schedule = "0:4x16, 200:8x16, 500:8x8"
+    run = isobatch.train(
+        "CartPole-v1", out=tmp_path / "run", batch_schedule=schedule, normalize_rewards=True,
+        **settings,
+    )  # fmt: skip
+    ages: dict[tuple[int, int], list] = {}
+    for row in run.metrics:
+        ages.setdefault((row["n_envs"], row["n_steps"]), []).append(row["age_iterations"])
+    assert [shape_ages[0] for shape_ages in ages.values()] == [None, None, 1]
+    assert {age for each in ages.values() for age in each[1:]} == {1}
+
+
 def test_hyperparameters_may_be_held(tmp_path):
     run = isobatch.train(
         "CartPole-v1", out=tmp_path / "run", batch_schedule=SCHEDULE, rescale=False,

@@ -45,9 +45,11 @@ class Stale:
         return age | self.learner.learn(self._as_the_loss_sees_it(late))
 
     def adopt(self, recipe: Recipe) -> None:
-        """Go on with another batch; what waits keeps its own."""
+        """Go on with another batch; the queue of environments that are gone is begun anew."""
         self.settings = recipe.objective
         self.learner.adopt(recipe)
+        if any(each.valid.shape[1] != recipe.batch.n_envs for each in self.waiting):
+            self.waiting.clear()
 
     def close(self) -> None:
         """Forget what waits."""

@@ -1,4 +1,5 @@
 import pytest
+import yaml
 from round_trip import comes_back
 
 from isobatch import exchange
@@ -124,7 +125,6 @@ BipedalWalker-v3:
 
 @pytest.fixture
 def entries(tmp_path):
-    pytest.importorskip("yaml")
 
     def read(name, text=PPO):
         path = tmp_path / name
@@ -234,7 +234,6 @@ def test_what_has_no_counterpart_is_said(given, line):
 
 
 def test_the_text_is_yaml_the_zoo_reads():
-    yaml = pytest.importorskip("yaml")
     recipe = Recipe(env="CartPole-v1").replace(
         learning_rate=1e-5, max_grad_norm=None, normalize_rewards=True, reward_clip=5.0,
         clip_range_schedule="linear", hidden_sizes=(32, 32), sign_rewards=True,
