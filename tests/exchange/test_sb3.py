@@ -2,6 +2,7 @@ import inspect
 import math
 
 import pytest
+import stable_baselines3
 from round_trip import comes_back
 
 from isobatch import exchange
@@ -152,8 +153,7 @@ def test_what_does_nothing_is_not(given):
 
 @pytest.mark.parametrize(("name", "table"), [("PPO", PPO), ("A2C", A2C)])
 def test_names_and_defaults_are_the_librarys(name, table):
-    library = pytest.importorskip("stable_baselines3")
-    signature = inspect.signature(getattr(library, name).__init__)
+    signature = inspect.signature(getattr(stable_baselines3, name).__init__)
     theirs = {k: v.default for k, v in signature.parameters.items() if k != "self"}
     assert set(theirs) == set(table) - OURS
     for key, default in theirs.items():
@@ -178,7 +178,6 @@ RECIPES = [
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_text_builds_the_model_in_sb3(recipe):
-    pytest.importorskip("stable_baselines3")
     text = exchange.write("sb3", recipe.replace(device="cpu")).text
     building, learning = text.rsplit("\n", 1)
     assert learning == "model.learn(total_timesteps=100000)"
