@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isobatch.errors import UserError
 from isobatch.flags import Parser, whole_number
 from isobatch.recipe import Recipe
+from isobatch.scaling import SIZES, Change, Factors, Rescaled
 from isobatch.store import read_metrics, write_atomically
-
-if TYPE_CHECKING:
-    from isobatch.scaling import Change, Rescaled
-
-SIZES = ("n_envs", "n_steps", "n_minibatches", "minibatch_size", "n_epochs")
 
 
 def rescale(arguments: list[str]) -> int:
@@ -102,12 +98,12 @@ def load(path: Path) -> Recipe:
 def report(recipe: Recipe, rescaled: Rescaled, unknown: Iterable[str] = ()) -> str:
     """Return what moved as a table, and what to know about it."""
     old, new = recipe.batch, rescaled.recipe.batch
+    factors = Factors(old, new)
     lines = [
         f"{old.n_envs} x {old.n_steps} = {old.rollout_size:,} rows in {old.n_minibatches} "
         f"minibatches of {old.minibatch_size:,} -> {new.n_envs} x {new.n_steps} = "
         f"{new.rollout_size:,} rows in {new.n_minibatches} of {new.minibatch_size:,}",
-        f"c_opt {_number(old.minibatch_size / new.minibatch_size)}, c_iter "
-        f"{_number(old.rollout_size / new.rollout_size)}",
+        f"c_opt {_number(factors.opt)}, c_iter {_number(factors.iter)}",
         "",
         *table(rescaled.changes),
     ]

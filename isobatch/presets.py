@@ -114,7 +114,7 @@ PPG = {
     "normalize_rewards": True,
 }  # fmt: skip
 
-# Chosen on CartPole-v1, seeds 1, 2 and 11 to 13: docs/results/learning.md.
+# Chosen on CartPole-v1, seeds 1, 2 and 11 to 13: docs/results/algorithms.md.
 CLASSIC = {
     "a2c": {"n_envs": 8, "n_steps": 32, "optimizer": "adam", "learning_rate": 3e-3},
     "reinforce": {"learning_rate": 3e-3},
@@ -135,9 +135,9 @@ def family_preset(family: str, env: str, algo: str = "ppo", **overrides: Any) ->
     fields = PRESETS.get(family, GENERIC)
     recipe = Recipe(env=env).replace(**fields | _algorithm_fields(algo, family, fields), algo=algo)
     if recipe.averages_policy:
-        # The paper's PPO-EWMA: advantages normalised over iterations, and a proximal policy whose
-        # centre of mass lies a third of an iteration's gradient steps back (8 of its 8 x 3).
-        age = recipe.batch.grad_steps_per_iteration / 3
+        # The paper's: advantages normalised over iterations, and a proximal policy whose centre of
+        # mass lies 8 gradient steps back, a third of its PPO's 8 x 3 and all of its PPG's 8 x 1.
+        age = recipe.batch.grad_steps_per_iteration / min(3, recipe.batch.n_epochs)
         recipe = recipe.replace(
             advantage_normalization="ewma", proximal_decay=round(age / (age + 1), 3)
         )

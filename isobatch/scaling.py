@@ -14,14 +14,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
-from isobatch.batch import Batch, parse_schedule
+from isobatch.batch import Batch, Stage, parse_schedule
 from isobatch.errors import UserError
 from isobatch.recipe import Recipe
 
 ADAPTIVE = ("adam", "radam", "rmsprop")
 """Optimisers that divide by the gradient's own size, and so move by the square root."""
+
+
+SIZES = ("n_envs", "n_steps", "n_minibatches", "minibatch_size", "n_epochs")
+"""What of a batch may be asked for."""
 
 
 class Change(NamedTuple):
@@ -115,12 +120,17 @@ def at(recipe: Recipe, env_steps: int) -> Recipe:
 
     Its hyperparameters belong to its own batch; every stage is rescaled from there.
     """
-    stage = None
-    for each in parse_schedule(recipe.reshape.batch_schedule):
-        if each.env_steps <= env_steps:
-            stage = each
-    if stage is None:
-        return recipe
+    begun = [
+        stage
+        for stage in parse_schedule(recipe.reshape.batch_schedule)
+        if stage.env_steps <= env_steps
+    ]
+    return _staged(recipe, begun[-1]) if begun else recipe
+
+
+@cache
+def _staged(recipe: Recipe, stage: Stage) -> Recipe:
+    """Return the recipe at a stage; every iteration asks, and it takes milliseconds."""
     if recipe.reshape.rescale:
         return rescale(recipe, **stage.sizes).recipe
     return recipe.replace(**stage.sizes)

@@ -77,7 +77,6 @@ def train(
         overrides["encoder"] = encoder if isinstance(encoder, str) else "custom"
     recipe = _recipe(env, make_env, algo, recipe, overrides)
     check_budget(recipe)
-    scaling.check_schedule(recipe)
     path = Path(out) if out is not None else default_path(recipe)
     store.refuse_taken(path)
     arena = Arena(recipe, make_env)
@@ -145,6 +144,7 @@ class Arena:
     def __init__(
         self, recipe: Recipe, make_env: MakeEnv | None, env_steps: int = 0, environments: int = 0
     ) -> None:
+        scaling.check_schedule(recipe)
         self.schedule, self.make_env = recipe, make_env
         self.recipe = scaling.at(recipe, env_steps)
         """The recipe as its schedule has it now."""

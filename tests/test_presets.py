@@ -21,11 +21,12 @@ def test_procgen_has_the_papers_numbers(env):
     )  # fmt: skip
 
 
-def test_procgen_ewma_averages_over_an_iterations_minibatches():
-    recipe = preset("CoinrunHard-v0", "ppo-ewma")
+@pytest.mark.parametrize("algo", ["ppo-ewma", "ppg-ewma"])
+def test_procgen_ewma_averages_over_an_iterations_minibatches(algo):
+    recipe = preset("CoinrunHard-v0", algo)
     decay = recipe.objective.proximal_decay
     assert 1 / (1 - decay) - 1 == pytest.approx(recipe.batch.n_minibatches, rel=0.01)
-    assert_has(recipe, algo="ppo-ewma", advantage_normalization="ewma", advantage_decay=0.0)
+    assert_has(recipe, algo=algo, advantage_normalization="ewma", advantage_decay=0.0)
 
 
 def test_atari_has_cleanrls_numbers():

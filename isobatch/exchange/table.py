@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -66,7 +67,7 @@ class Key(NamedTuple):
 Table = Mapping[str, Key]
 
 
-class Format:
+class Format(ABC):
     """A library's configuration. Formats are flat tables of keys, whatever their files look like.
 
     A subclass gives the table and what is not one key to one field, in both directions.
@@ -98,28 +99,28 @@ class Format:
         """Return the keys that a file's name says."""
         return {}
 
+    @abstractmethod
     def table(self, flat: Mapping[str, Any]) -> Table:
         """Return the keys, which may depend on what is given."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fields(self, values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
         """Return the recipe's fields that are not one key each, `env` if it is known among them.
 
         What has no counterpart is added to `lost`, a line each.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def values(self, recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keys that `fields` reads; `like` holds the flat keys the recipe came from."""
-        raise NotImplementedError
 
     def patch(self, name: str, given: Any, old: Any, new: Any) -> Any:
         """Return a key's new value, where it was given as `given` and written as `old`."""
         return new
 
+    @abstractmethod
     def text(self, flat: dict[str, Any], given: dict[str, Any], env: str) -> str:
         """Return the configuration as a user would paste it."""
-        raise NotImplementedError
 
     def word(self, name: str, known: Table) -> tuple[str, Any] | None:
         """Return (key, value) that a flag without a value stands for, or None."""

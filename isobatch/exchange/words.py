@@ -83,10 +83,8 @@ def _json(path: Path, text: str) -> Any:
 
 
 def _yaml(path: Path, text: str) -> Any:
-    try:
-        import yaml
-    except ImportError:
-        raise UserError(f"reading {path} needs PyYAML: install pyyaml") from None
+    import yaml
+
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:

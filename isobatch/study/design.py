@@ -16,10 +16,10 @@ from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError, nearest
 from isobatch.presets import preset
 from isobatch.recipe import ALGORITHMS, Recipe, check_budget
+from isobatch.scaling import SIZES
 from isobatch.store import safe_name
 
 SCALES = ("laptop", "paper")
-BATCH_FIELDS = ("n_envs", "n_steps", "n_minibatches", "minibatch_size", "n_epochs")
 Measure = Literal["score", "curve"]
 Contrast = str | tuple[str, str]
 """An arm's scores, or the gain of one arm over another, seed by seed."""
@@ -128,7 +128,7 @@ class Study:
         if reference is None:
             return preset(env, fields.pop("algo", self.algo), **fields)
         tuned, own = self._arm(reference, env), self.arms[arm]
-        sizes = {name: own[name] for name in BATCH_FIELDS if name in own}
+        sizes = {name: own[name] for name in SIZES if name in own}
         rest = {name: own[name] for name in own if name not in (*sizes, "rescale_from", "hold")}
         moved = tuned.rescale(**sizes).recipe
         return moved.replace(**{name: tuned.values[name] for name in held}, **rest)

@@ -163,14 +163,6 @@ def test_one_file_at_a_time(tmp_path):
         exchange.words("zoo", [str(path), str(path)])
 
 
-def test_yaml_without_its_reader_says_what_is_missing(tmp_path, monkeypatch):
-    path = tmp_path / "ppo.yml"
-    path.write_text("a: 1")
-    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
-    with pytest.raises(UserError, match=r"ppo\.yml needs PyYAML"):
-        exchange.words("zoo", [str(path)])
-
-
 @pytest.mark.parametrize("algo", ["reinforce", "pqn"])
 def test_algorithms_no_format_has_are_refused(algo):
     with pytest.raises(UserError, match=f"sb3 has no {algo}"):
