@@ -22,7 +22,6 @@ def rescale(arguments: list[str]) -> int:
         usage="isobatch rescale RECIPE|RUN --n-envs N [options], or isobatch rescale --from FORMAT "
         "NAME=VALUE ... --n-envs N",
     )
-    parser.add_argument("source", nargs="*", metavar="RECIPE|RUN", help="or settings, with --from")
     for name in SIZES:
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=whole_number, metavar="N", help="the new batch's")
@@ -39,9 +38,10 @@ def rescale(arguments: list[str]) -> int:
     parser.add_argument("--to", metavar="FORMAT", help="print it as one of these")
     parser.add_argument("--env", metavar="ID", help="the environment, where the source has none")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the recipe here")
-    parsed, others = parser.parse_known_args(arguments)
-    given = _given(parsed, others)
-    recipe, unknown, noise_scale = _source(parsed, given)
+    # The source is what is left, in order: another library's flags keep their values beside them.
+    parsed, source = parser.parse_known_args(arguments)
+    given = _given(parsed.format, source)
+    recipe, unknown, noise_scale = _source(parsed, source, given)
     sizes = {name: getattr(parsed, name) for name in SIZES if getattr(parsed, name) is not None}
     if not sizes:
         raise UserError("to which batch? Give --n-envs, --n-steps, --minibatch-size ...")
@@ -127,27 +127,30 @@ def table(changes: list[Change]) -> list[str]:
     ]
 
 
-def _given(parsed: Any, others: list[str]) -> dict[str, Any]:
+def _given(format: str | None, words: list[str]) -> dict[str, Any]:
     """Return another library's settings from the command line, or from the file it names."""
-    if parsed.format is None:
-        if others:
-            raise UserError(f"unrecognized arguments: {' '.join(others)}")
+    if format is None:
         return {}
     from isobatch import exchange
 
-    return exchange.words(parsed.format, [*parsed.source, *others])
+    return exchange.words(format, words)
 
 
-def _source(parsed: Any, given: dict[str, Any]) -> tuple[Recipe, list[str], float | None]:
+def _source(
+    parsed: Any, source: list[str], given: dict[str, Any]
+) -> tuple[Recipe, list[str], float | None]:
     """Return the tuned recipe, what of it has no counterpart, and its measured noise scale."""
     if parsed.format is not None:
         from isobatch import exchange
 
         imported = exchange.read(parsed.format, given, env=parsed.env)
         return imported.recipe, imported.unknown, parsed.noise_scale
-    if len(parsed.source) != 1:
+    flags = [word for word in source if word.startswith("-")]
+    if flags:
+        raise UserError(f"unrecognized arguments: {' '.join(flags)}")
+    if len(source) != 1:
         raise UserError("which recipe? isobatch rescale RECIPE.toml|RUN --n-envs N")
-    path = Path(parsed.source[0])
+    path = Path(source[0])
     measured = parsed.noise_scale or _measured(path)
     return load(path), [], measured
 

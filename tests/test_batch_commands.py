@@ -87,6 +87,11 @@ def test_settings_of_other_libraries_are_rescaled_without_leaving_them(command):
     assert code == 0
     assert "--num-envs 128" in said
     assert "--learning-rate 0.001" in said
+    flags = "--num-envs 8 --num-steps 128 --no-anneal-lr --n-envs 128"
+    code, said, complaint = command(f"rescale --from cleanrl {flags} --to cleanrl")
+    assert code == 0, complaint
+    assert "--num-envs 128" in said
+    assert "--no-anneal-lr" in said
 
 
 BAD = {
