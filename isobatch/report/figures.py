@@ -45,18 +45,20 @@ def rounded(values: Floats) -> list[float | int | None]:
 
 def aggregate(name: str, estimates: dict[str, Estimate]) -> Figure:
     """Draw an aggregate of every arm with its interval."""
-    traces = [_dot(row, estimate, row) for row, estimate in enumerate(estimates.values())]
+    traces = [dot(row, estimate, row) for row, estimate in enumerate(estimates.values())]
     better = "lower is better" if name == "Optimality gap" else "higher is better"
     names = [label(arm, 18) for arm in estimates]
-    return _rows_figure(f"{name} of normalised scores", better, traces, names)
+    return rows_figure(f"{name} of normalised scores", better, traces, names)
 
 
 def profiles(bands: dict[str, Band], at: Floats) -> Figure:
     """Draw the share of runs above each normalised score."""
-    layout = _layout("Performance profiles", "normalised score", "share of runs above", len(bands))
+    layout = base_layout(
+        "Performance profiles", "normalised score", "share of runs above", len(bands)
+    )
     layout["yaxis"]["range"] = [-0.02, 1.02]
     # A profile keeps its value from one threshold to the next.
-    return {"data": _banded(at, bands, list(bands), shape="hv"), "layout": layout}
+    return {"data": banded(at, bands, list(bands), shape="hv"), "layout": layout}
 
 
 def learning(
@@ -70,7 +72,7 @@ def learning(
         for curve in runs[arm].values()
     ]
     layout = _steps_layout(env, "training return", budget, len(arms))
-    return {"data": [*single, *_banded(at, bands, arms)], "layout": layout}
+    return {"data": [*single, *banded(at, bands, arms)], "layout": layout}
 
 
 def metric(env: str, arms: Sequence[str], budget: int, at: Floats) -> Figure:
@@ -83,9 +85,9 @@ def improvement(arms: Sequence[str], pairs: dict[tuple[str, str], Estimate]) -> 
     """Draw how probably one arm's run beats another's, for every pair."""
     if len(arms) > MOST_DOTTED_ARMS:
         return _improvement_matrix(arms, pairs)
-    traces = [_dot(row, estimate, 0) for row, estimate in enumerate(pairs.values())]
+    traces = [dot(row, estimate, 0) for row, estimate in enumerate(pairs.values())]
     names = [f"{label(x, 18)}<br>{label(f'over {y}', 18)}" for x, y in pairs]
-    figure = _rows_figure("Probability of improvement", "probability", traces, names)
+    figure = rows_figure("Probability of improvement", "probability", traces, names)
     figure["layout"]["xaxis"]["range"] = [-0.03, 1.03]
     figure["layout"]["shapes"] = [
         {"type": "line", "x0": 0.5, "x1": 0.5, "y0": 0, "y1": 1, "yref": "paper",
@@ -98,11 +100,11 @@ def shapes(scores: dict[tuple[int, int], float]) -> Figure:
     """Draw the mean normalised score over environments x steps."""
     n_envs, n_steps = (sorted({shape[axis] for shape in scores}) for axis in (0, 1))
     cells = [[scores.get((n, t), math.nan) for n in n_envs] for t in n_steps]
-    layout = _layout("Mean normalised score by shape", "environments, N", "steps, T", 0)
-    layout["xaxis"] |= _ticks([str(n) for n in n_envs])
-    layout["yaxis"] |= _ticks([str(t) for t in n_steps])
+    layout = base_layout("Mean normalised score by shape", "environments, N", "steps, T", 0)
+    layout["xaxis"] |= ticks([str(n) for n in n_envs])
+    layout["yaxis"] |= ticks([str(t) for t in n_steps])
     layout["height"] = 160 + 56 * len(n_steps)
-    return {"data": [_map(np.array(cells), "score")], "layout": layout}
+    return {"data": [heat_map(np.array(cells), "score")], "layout": layout}
 
 
 def _improvement_matrix(arms: Sequence[str], pairs: dict[tuple[str, str], Estimate]) -> Figure:
@@ -111,16 +113,16 @@ def _improvement_matrix(arms: Sequence[str], pairs: dict[tuple[str, str], Estima
     for (x, y), pair in pairs.items():
         values[order[x], order[y]] = pair.value
         values[order[y], order[x]] = 1 - pair.value
-    trace = _map(values, "P", numbered=len(arms) <= MOST_NUMBERED_ARMS) | {"zmin": 0, "zmax": 1}
-    layout = _layout("P(row beats column)", "", "", 0)
+    trace = heat_map(values, "P", numbered=len(arms) <= MOST_NUMBERED_ARMS) | {"zmin": 0, "zmax": 1}
+    layout = base_layout("P(row beats column)", "", "", 0)
     names = [label(arm) for arm in arms]
-    layout["xaxis"] |= _ticks(names)
-    layout["yaxis"] |= _ticks(names) | {"autorange": "reversed"}
+    layout["xaxis"] |= ticks(names)
+    layout["yaxis"] |= ticks(names) | {"autorange": "reversed"}
     layout["height"] = 160 + 36 * len(arms)
     return {"data": [trace], "layout": layout}
 
 
-def _map(values: Floats, name: str, numbered: bool = True) -> Figure:
+def heat_map(values: Floats, name: str, numbered: bool = True) -> Figure:
     """Draw a matrix in colours that grow evenly lighter, with its numbers written in."""
     trace: Figure = {
         "type": "heatmap", "z": [rounded(row) for row in values], "colorscale": "Cividis",
@@ -130,16 +132,16 @@ def _map(values: Floats, name: str, numbered: bool = True) -> Figure:
     return trace | ({"texttemplate": "%{z:.2f}"} if numbered else {})
 
 
-def _rows_figure(title: str, x_title: str, traces: list[Figure], names: list[str]) -> Figure:
+def rows_figure(title: str, x_title: str, traces: list[Figure], names: list[str]) -> Figure:
     """Lay dots out one below the other, the first on top."""
     lines = sum(1 + name.count("<br>") for name in names)
-    layout = _layout(title, x_title, "", 0)
-    layout["yaxis"] |= _ticks(names) | {"range": [len(names) - 0.5, -0.5]}
+    layout = base_layout(title, x_title, "", 0)
+    layout["yaxis"] |= ticks(names) | {"range": [len(names) - 0.5, -0.5]}
     layout["height"] = 110 + 16 * (len(names) + lines)
     return {"data": traces, "layout": layout}
 
 
-def _ticks(names: list[str]) -> Figure:
+def ticks(names: list[str]) -> Figure:
     """Name the places 0, 1, 2: categories would merge names that look alike."""
     return {
         "tickvals": list(range(len(names))), "ticktext": names, "showgrid": False,
@@ -147,7 +149,7 @@ def _ticks(names: list[str]) -> Figure:
     }  # fmt: skip
 
 
-def _dot(row: int, estimate: Estimate, index: int) -> Figure:
+def dot(row: int, estimate: Estimate, index: int) -> Figure:
     """Draw an estimate and its interval in a row of its own."""
     trace: Figure = {
         "type": "scatter", "mode": "markers", "x": [_rounded(estimate.value)], "y": [row],
@@ -163,7 +165,7 @@ def _dot(row: int, estimate: Estimate, index: int) -> Figure:
     return trace
 
 
-def _banded(
+def banded(
     at: Floats, bands: dict[str, Band], arms: Sequence[str], shape: str = "linear"
 ) -> list[Figure]:
     """Draw curves over their bands, all bands below all curves."""
@@ -205,18 +207,18 @@ def _line(at: Floats, name: str, index: int, shape: str = "linear") -> Figure:
 
 
 def _steps_layout(env: str, y_title: str, budget: int, arms: int) -> Figure:
-    layout = _layout(label(env, 40), "environment steps", y_title, arms)
+    layout = base_layout(label(env, 40), "environment steps", y_title, arms)
     layout["xaxis"] |= {"range": [0, budget], "tickformat": "~s"}
     layout["hovermode"] = "x"
     return layout
 
 
-def _layout(title: str, x_title: str, y_title: str, arms: int) -> Figure:
+def base_layout(title: str, x_title: str, y_title: str, arms: int) -> Figure:
     """Return what all figures share; those with a legend get room for it."""
     return {
         "title": {"text": title, "x": 0, "pad": {"l": 6}, "font": {"size": 15}},
-        "xaxis": _axis(x_title),
-        "yaxis": _axis(y_title),
+        "xaxis": axis(x_title),
+        "yaxis": axis(y_title),
         "legend": LEGEND,
         "showlegend": arms > 0,
         "height": HEIGHT + 8 * arms,
@@ -224,7 +226,8 @@ def _layout(title: str, x_title: str, y_title: str, arms: int) -> Figure:
     }
 
 
-def _axis(title: str) -> Figure:
+def axis(title: str) -> Figure:
+    """Return an axis that makes room for its labels."""
     return {"title": {"text": title, "standoff": 8, "font": {"size": 13}}, "automargin": True}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from isobatch.errors import UserError
@@ -33,31 +33,42 @@ def render(root: str | Path) -> str:
     """Return the page of the study in a directory."""
     results = Results.load(root)
     shown = summary.countable(results)
-    environment = Environment(
-        loader=PackageLoader("isobatch.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": number, "interval": interval}
     scores, curves, metrics = _scores(results, shown), _curves(shown), _metrics(shown)
     data = {
         "name": safe_name(results.study.name),
         "figures": scores["drawn"] | curves["drawn"] | metrics["drawn"],
         "metrics": metrics["means"],
     }
-    return environment.get_template("template.html").render(
+    return fill(
+        "isobatch.report",
+        data,
         **_head(results, Path(root)),
         **_runs(results),
         **_again(results.study),
         scores=scores,
         curves=curves,
         metrics=metrics,
+    )
+
+
+def fill(package: str, data: dict[str, Any], **values: Any) -> str:
+    """Return a package's template filled in, with the data, style and script of every page."""
+    loaders = [PackageLoader(name, ".") for name in (package, "isobatch.report")]
+    environment = Environment(
+        loader=ChoiceLoader(loaders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "interval": interval}
+    return environment.get_template("template.html").render(
+        **values,
         data=embedded(data),
         style=_file("style.css"),
         script=_file("app.js"),
         plotly=_plotly(),
+        versions=again.versions(),
     )
 
 
@@ -251,7 +262,6 @@ def _again(study: Study) -> dict[str, Any]:
         "command": again.command(study),
         "is_preset": again.is_preset(study),
         "design": again.design(study),
-        "versions": again.versions(),
     }
 
 

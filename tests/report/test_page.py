@@ -4,11 +4,11 @@ import itertools
 import json
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pages import Elements
 
 from isobatch import report
 from isobatch.errors import UserError
@@ -105,42 +105,6 @@ def queue_file(root: Path, cell: Cell, kind: str) -> Path:
 def fail(root: Path, cell: Cell, reason: str) -> None:
     queue_file(root, cell, "done").unlink()
     queue_file(root, cell, "failed").write_text(json.dumps({"kind": "failed", "reason": reason}))
-
-
-class Elements(HTMLParser):
-    """A page as a browser reads it: its elements, each script, and the text of the rest."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.text = ""
-        self._inside: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag in ("script", "style"):
-            self._inside.append(tag)
-            self.scripts.append("")
-
-    def handle_endtag(self, tag):
-        if tag in ("script", "style"):
-            self._inside.pop()
-
-    def handle_data(self, data):
-        if self._inside:
-            self.scripts[-1] += data
-        else:
-            self.text += f" {data}"
-
-    @property
-    def words(self) -> str:
-        return " ".join(self.text.split())
-
-    @property
-    def data(self) -> dict:
-        return json.loads(next(text for text in self.scripts if text.startswith('{"name"')))
 
 
 def elements(root: Path) -> Elements:
