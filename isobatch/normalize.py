@@ -72,6 +72,10 @@ class RewardNormalizer:
             running.append(self.running)
         returns = torch.stack(running)
         self.moments.update(returns.reshape(-1) if valid is None else returns[valid])
+        return self.scaled(rewards)
+
+    def scaled(self, rewards: Tensor) -> Tensor:
+        """Divide rewards by the deviation as it stands."""
         scale = (self.moments.var + 1e-8).sqrt().to(rewards.dtype)
         return torch.clamp(rewards / scale, -self.clip, self.clip)
 

@@ -230,11 +230,16 @@ def make_encoder(
 
 
 def scaled(image: Tensor) -> Tensor:
-    """Bring uint8 images to [0, 1] floats, channels last in memory, which CPUs convolve faster."""
+    """Bring uint8 images to [0, 1] floats, channels last in memory, which CPUs convolve faster.
+
+    A single image stays as it lies: nothing is gained, and per-sample gradients, which see one at
+    a time, could not change it.
+    """
+    layout = torch.preserve_format if len(image) == 1 else torch.channels_last
     if image.dtype == torch.uint8:
-        image = image.to(torch.float32, memory_format=torch.channels_last)
+        image = image.to(torch.float32, memory_format=layout)
         return image.mul_(1 / 255)
-    return image.contiguous(memory_format=torch.channels_last)
+    return image if len(image) == 1 else image.contiguous(memory_format=layout)
 
 
 def _image_encoder(shape: tuple[int, int, int], model: Model) -> NatureEncoder | ImpalaEncoder:
