@@ -1,0 +1,183 @@
+"""Experience for the laboratory: long trajectories of a frozen policy, in fresh environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isobatch import envs
+from isobatch.advantages import gae
+from isobatch.algos.pqn import epsilon
+from isobatch.envs.seeds import evaluation_seeds
+from isobatch.errors import UserError
+from isobatch.models import QNetwork
+from isobatch.normalize import RewardNormalizer
+from isobatch.policy import Policy
+from isobatch.recipe import Recipe
+from isobatch.rollout import BY_STEP, Collector, EpisodeTracker, Rollout, concatenate
+from isobatch.update import chunk_rows
+
+MakeEnv = Callable[[], Any]
+SEED = 1500
+"""The evaluation whose environments the laboratory begins with; few run as many."""
+PIECE = 64
+"""Steps at a time while nothing is kept."""
+BURN_IN = 1024
+"""Most steps before anything is kept; environments whose episodes are longer stay near their
+beginning, which is then said."""
+SPREAD = 512
+SPREAD_IMAGES = 128
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What M environments did for L steps, each from a moment of its own on."""
+
+    rollout: Rollout
+    """[L, M], rewards as the value function knows them; fewer observations than that."""
+    burn_in: int
+    """Steps that came before."""
+    episode_length: float | None
+    """Mean length of the episodes that ended meanwhile; None: none did."""
+
+    def advantages(self, n_steps: int, rows: int, gamma: float, gae_lambda: float) -> Tensor:
+        """Return GAE [rows, M] of rollouts of `n_steps`, cut one after the other from step 0 on.
+
+        Each is bootstrapped with the value at its own end; `rows` is a multiple of `n_steps`.
+        """
+        rollout, count = self.rollout, rows // n_steps
+        rewards, terminated, truncated = rollout.rewards, rollout.terminated, rollout.truncated
+        if rollout.final_values is not None:
+            rewards = rewards + gamma * rollout.final_values
+            terminated = terminated | truncated
+
+        def cut(column: Tensor) -> Tensor:
+            windows = column[: count * n_steps].unflatten(0, (count, n_steps))
+            return windows.transpose(0, 1).flatten(1)
+
+        after = rollout.values[n_steps : count * n_steps + 1 : n_steps].flatten()
+        values = torch.cat([cut(rollout.values), after[None]])
+        advantages, _ = gae(
+            cut(rewards), values, cut(terminated), cut(truncated), gamma, gae_lambda
+        )
+        return advantages.unflatten(1, (count, -1)).transpose(0, 1).flatten(0, 1)
+
+    def long_advantages(self, rows: int, gamma: float, gae_lambda: float) -> Tensor:
+        """Return GAE [rows, M] that looks as far ahead as the trajectories go."""
+        length = len(self.rollout.rewards)
+        return self.advantages(length, length, gamma, gae_lambda)[:rows]
+
+
+def collect(
+    policy: Policy,
+    n_envs: int,
+    n_steps: int,
+    n_seen: int,
+    *,
+    seed: int = 0,
+    make_env: MakeEnv | None = None,
+    progress: Callable[[int], None] = lambda steps: None,
+) -> Experience:
+    """Let a policy act in `n_envs` environments it was not trained in, for `n_steps` each.
+
+    They are stepped until each has ended an episode, or for `BURN_IN` steps; then each one's
+    trajectory begins at a random step of about an episode's length. So no two are in step, even
+    where every episode is as long as the next. Observations of the first `n_seen` are kept.
+    """
+    recipe = policy.recipe
+    env = _make(recipe, n_envs, seed, make_env)
+    try:
+        image = env.observation_layout.image
+        collector = Collector(env, torch.device("cpu"), chunk_rows(image))
+        generator = torch.Generator().manual_seed(seed)
+        _explore(policy)
+
+        def act(steps: int) -> Rollout:
+            progress(steps)
+            return collector.collect(policy.model, policy.normalizer, generator, steps)
+
+        burn_in, length = _burn_in(act, n_envs)
+        most = SPREAD_IMAGES if image else SPREAD
+        spread = max(1, min(most, round(length or most)))
+        begin = torch.randint(spread, (n_envs,), generator=generator)
+        rollout = _staggered(act, begin, n_steps, n_seen)
+    finally:
+        env.close()
+    return Experience(replace(rollout, rewards=_rewards(policy, rollout)), burn_in, length)
+
+
+def _make(recipe: Recipe, n_envs: int, seed: int, make_env: MakeEnv | None) -> envs.BatchedEnv:
+    seeds = evaluation_seeds(recipe.seed, n_envs, SEED + seed)
+    if make_env is not None:
+        return envs.wrap(make_env, recipe.env, seeds)
+    return envs.make(recipe, seeds)
+
+
+def _explore(policy: Policy) -> None:
+    """Let a Q-network choose at random as often as it did in training."""
+    if isinstance(policy.model, QNetwork):
+        recipe = policy.recipe
+        spent = policy.env_steps / recipe.total_timesteps
+        policy.model.epsilon = epsilon(recipe.exploration, spent)
+
+
+def _burn_in(act: Callable[[int], Rollout], n_envs: int) -> tuple[int, float | None]:
+    """Step until each environment has ended an episode; return the steps and episodes' length."""
+    episodes, ended, steps = EpisodeTracker(n_envs), torch.zeros(n_envs, dtype=torch.bool), 0
+    while steps < BURN_IN and not bool(ended.all()):
+        rollout = act(PIECE)
+        episodes.update(rollout)
+        ended |= rollout.over.any(0)
+        steps += PIECE
+    return steps, episodes.mean_length
+
+
+def _staggered(act: Callable[[int], Rollout], begin: Tensor, n_steps: int, n_seen: int) -> Rollout:
+    """Return every environment's `n_steps` from its own beginning [M] on.
+
+    Of the observations only the first `n_seen` are kept, a piece at a time: images are large.
+    """
+    pieces: list[Rollout] = []
+    seen: dict[str, Tensor] = {}
+    total = n_steps + int(begin.max())
+    for first in range(0, total, PIECE):
+        piece = act(min(PIECE, total - first))
+        row = first + torch.arange(len(piece.rewards))[:, None] - begin
+        here = (row >= 0) & (row < n_seen)
+        for part, rows in piece.observations.items():
+            if part not in seen:
+                seen[part] = rows.new_empty(n_seen, *rows.shape[1:])
+            seen[part][row[here], here.nonzero()[:, 1]] = rows[:-1][here]
+        pieces.append(replace(piece, observations={}))
+    joined = reduce(concatenate, pieces)
+
+    def cut(column: Tensor, rows: int) -> Tensor:
+        cuts = [column[start : start + rows, n] for n, start in enumerate(begin.tolist())]
+        return torch.stack(cuts, 1)
+
+    return Rollout(
+        observations=seen,
+        values=cut(joined.values, n_steps + 1),
+        final_values=None if joined.final_values is None else cut(joined.final_values, n_steps),
+        **{name: cut(getattr(joined, name), n_steps) for name in BY_STEP},
+    )
+
+
+def _rewards(policy: Policy, rollout: Rollout) -> Tensor:
+    """Return the rewards [L, M] in the unit the value function was trained in."""
+    settings = policy.recipe.normalize
+    if not settings.normalize_rewards or not policy.env_steps:
+        return rollout.rewards
+    if policy.reward_moments is None:
+        raise UserError(
+            "the policy file does not say how its rewards were normalised: resume the run for an "
+            "iteration, which writes it anew"
+        )
+    normalizer = RewardNormalizer(1, settings.reward_gamma, settings.reward_clip)
+    normalizer.load_state_dict(policy.reward_moments)
+    return normalizer.scaled(rollout.rewards)
