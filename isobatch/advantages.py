@@ -87,9 +87,14 @@ class AdvantageMoments:
             return 1.0
         return max(self.total_squares / self.weight - self.mean**2, 0.0)
 
+    @property
+    def unit(self) -> float:
+        """std + 1e-8, which a normalised advantage is measured in."""
+        return self.var**0.5 + 1e-8
+
     def normalize(self, advantages: Tensor) -> Tensor:
         """Return (A - mean) / (std + 1e-8)."""
-        return (advantages - self.mean) / (self.var**0.5 + 1e-8)
+        return (advantages - self.mean) / self.unit
 
     def state_dict(self) -> dict[str, float]:
         """Return what a checkpoint keeps."""

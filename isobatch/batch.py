@@ -9,6 +9,9 @@ from typing import Any
 
 from isobatch.errors import UserError
 
+ADAPTIVE = "adaptive"
+"""The schedule that has no stages: the batch follows what is measured."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -90,9 +93,14 @@ class Stage:
         return {"n_envs": self.n_envs, "n_steps": self.n_steps, **cut}
 
 
-def parse_schedule(text: str) -> tuple[Stage, ...]:
-    """Read `0:8x128, 100k:32x128x8`: from which environment step on, N x T [x minibatches]."""
-    stages = tuple(_stage(part.strip()) for part in text.split(",")) if text.strip() else ()
+def parse_schedule(text: str, total_timesteps: int) -> tuple[Stage, ...]:
+    """Read `0:8x128, 100k:32x128x8, 50%:128x32`: from where on, N x T [x minibatches].
+
+    Where is an environment step or a part of the budget. What is adaptive has no stages.
+    """
+    if text.strip() in ("", ADAPTIVE):
+        return ()
+    stages = tuple(_stage(part.strip(), total_timesteps) for part in text.split(","))
     for before, after in pairwise(stages):
         if after.env_steps <= before.env_steps:
             raise UserError(
@@ -102,15 +110,16 @@ def parse_schedule(text: str) -> tuple[Stage, ...]:
     return stages
 
 
-def _stage(text: str) -> Stage:
-    match = re.fullmatch(r"([\d_]+(?:\.\d+)?)([kM]?)\s*:\s*(\d+)x(\d+)(?:x(\d+))?", text)
+def _stage(text: str, total_timesteps: int) -> Stage:
+    match = re.fullmatch(r"([\d_]+(?:\.\d+)?)([kM%]?)\s*:\s*(\d+)x(\d+)(?:x(\d+))?", text)
     if match is None:
         raise UserError(
             f"batch_schedule must read like '0:8x128, 100k:32x128', step:N x T [x minibatches], "
-            f"got {text!r}"
+            f"or be {ADAPTIVE}, got {text!r}"
         )
     number, unit, n_envs, n_steps, n_minibatches = match.groups()
-    env_steps = round(float(number) * {"": 1, "k": 1_000, "M": 1_000_000}[unit])
+    units = {"": 1, "k": 1_000, "M": 1_000_000, "%": total_timesteps / 100}
+    env_steps = round(float(number) * units[unit])
     return Stage(
         env_steps,
         positive("n_envs", int(n_envs)),

@@ -15,6 +15,7 @@ from isobatch import envs, store
 from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import evaluation_seeds
 from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
+from isobatch.errors import UserError
 from isobatch.models import Agent, EncoderFactory, make_agent
 from isobatch.normalize import ObservationNormalizer
 from isobatch.recipe import Recipe
@@ -31,12 +32,18 @@ class Policy:
         actions: ActionLayout,
         model: Agent,
         normalizer: ObservationNormalizer,
+        env_steps: int = 0,
+        reward_moments: dict[str, Tensor] | None = None,
     ) -> None:
         self.recipe = recipe
         self.observation_layout = observations
         self.action_layout = actions
         self.model = model.eval()
         self.normalizer = normalizer
+        self.env_steps = env_steps
+        """Environment steps it was trained for."""
+        self.reward_moments = reward_moments
+        """The reward normaliser's, as its `load_state_dict` takes them, where the file has them."""
         self._generator = torch.Generator().manual_seed(recipe.seed)
 
     @torch.inference_mode()
@@ -93,24 +100,39 @@ class Evaluation:
         return float(np.std(self.returns))
 
 
-def save(run: store.RunDirectory, state: TrainState, env: envs.BatchedEnv) -> None:
-    """Write the policy file of a run."""
-    tensors: dict[str, Tensor] = {
-        f"model.{name}": value for name, value in state.model.state_dict().items()
+def save(
+    run: store.RunDirectory, state: TrainState, env: envs.BatchedEnv, keep: bool = False
+) -> None:
+    """Write the policy file of a run; to `keep` it, one beside that stays."""
+    parts = {
+        "model": state.model.state_dict(),
+        "observation": state.observation_normalizer.state_dict(),
+        "reward": state.reward_normalizer.state_dict(),
     }
-    for name, value in state.observation_normalizer.state_dict().items():
-        tensors[f"observation.{name}"] = value
+    tensors: dict[str, Tensor] = {}
+    for part, entries in parts.items():
+        tensors.update({f"{part}.{name}": value for name, value in entries.items()})
     description = {
         "observations": env.observation_layout.to_json(),
         "actions": env.action_layout.to_json(),
         "env_steps": state.counters.env_steps,
     }
-    run.save_policy(tensors, description)
+    run.save_policy(tensors, description, keep)
 
 
-def load(path: str | Path, encoder: EncoderFactory | torch.nn.Module | None = None) -> Policy:
-    """Load the policy of a run directory; `encoder` only for a run with one of the user's own."""
-    tensors, description = store.read_policy(path)
+def load(
+    path: str | Path,
+    encoder: EncoderFactory | torch.nn.Module | None = None,
+    at: float | None = None,
+) -> Policy:
+    """Load the policy of a run directory; `encoder` only for a run with one of the user's own.
+
+    `at` is a fraction of the budget, in [0, 1]: of the policies kept, the nearest; without it the
+    last one.
+    """
+    if at is not None and not 0 <= at <= 1:
+        raise UserError(f"at must lie in [0, 1], a fraction of the budget, got {at}")
+    tensors, description = store.read_policy(path, at)
     recipe = Recipe.load(Path(path) / "recipe.toml")
     observations = ObservationLayout.from_json(description["observations"])
     actions = ActionLayout.from_json(description["actions"])
@@ -119,7 +141,15 @@ def load(path: str | Path, encoder: EncoderFactory | torch.nn.Module | None = No
     width = observations.vector if recipe.normalize.normalize_observations else None
     normalizer = ObservationNormalizer(width)
     normalizer.load_state_dict(under(tensors, "observation"))
-    return Policy(recipe, observations, actions, model, normalizer)
+    return Policy(
+        recipe,
+        observations,
+        actions,
+        model,
+        normalizer,
+        env_steps=description["env_steps"],
+        reward_moments=under(tensors, "reward") or None,
+    )
 
 
 def evaluate(

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from isobatch.batch import Batch, minibatch_count, parse_schedule, positive
+from isobatch.batch import ADAPTIVE, Batch, minibatch_count, parse_schedule, positive
 from isobatch.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -30,6 +30,13 @@ OBJECTIVES = ["clip", "kl", "pg"]
 STALE_ALGORITHMS = ("ppo", "ppo-ewma", "ppg", "ppg-ewma")
 ENVS_PER_SEGMENT = 16
 """An auxiliary minibatch holds a segment for so many environments: the reference's 4 of 64."""
+UNPROBED = {
+    "pqn": "pqn, which has no policy gradient",
+    "reinforce": "reinforce, whose advantages wait for the ends of episodes",
+}
+"""Algorithms whose policy gradient is not measured while training, and why."""
+ADAPTIVE_INTERVAL = 10
+"""Iterations between two probes of a run with an adaptive batch that does not say it."""
 ONE_STEP = {"objective": "pg", "n_minibatches": 1, "n_epochs": 1}
 """What makes an update the policy gradient itself: every row once, under the policy it names."""
 
@@ -160,9 +167,25 @@ class Reshape:
     """The batch in the course of the run."""
 
     batch_schedule: str = ""
-    """Batches by environment step, N x T [x minibatches]: "0:8x128, 100k:32x128, 1M:128x32x8"."""
+    """Batches by environment step or part of the budget, N x T [x minibatches]: "0:8x128,
+    100k:32x128, 50%:128x32x8". Or adaptive: they follow the gradient's noise, which is then
+    measured every 10 iterations unless probe_every says otherwise."""
     rescale: bool = True
     """Move the hyperparameters, which belong to the recipe's own batch, by the rules."""
+
+    @property
+    def is_adaptive(self) -> bool:
+        """True where the batch follows what is measured."""
+        return self.batch_schedule.strip() == ADAPTIVE
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What is measured while training."""
+
+    probe_every: int = 0
+    """Measure the policy gradient's noise every so many iterations; 0 never. A probe takes as long
+    as about one epoch: every 10 iterations are enough, every 50 where they have but one step."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +238,9 @@ class Machine:
     """Compile the update of small networks; auto does where the run is long enough to repay it."""
     checkpoint_seconds: float = 60.0
     """Write a checkpoint about this often."""
+    keep_policies: int = 4
+    """Keep the policy at this many equal parts of the budget, for probing; 0 keeps the last one
+    only."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +258,7 @@ class Recipe:
     batch: Batch = field(default_factory=Batch)
     objective: Objective = field(default_factory=Objective)
     reshape: Reshape = field(default_factory=Reshape)
+    probe: Probe = field(default_factory=Probe)
     phasic: Phasic = field(default_factory=Phasic)
     exploration: Exploration = field(default_factory=Exploration)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -259,6 +286,11 @@ class Recipe:
     def trains_value_apart(self) -> bool:
         """True where the value function has epochs, and so an optimiser, of its own."""
         return self.objective.n_value_epochs not in (0, self.batch.n_epochs)
+
+    @property
+    def probe_interval(self) -> int:
+        """Iterations from one probe of the gradient to the next; 0: there are none."""
+        return self.probe.probe_every or ADAPTIVE_INTERVAL * self.reshape.is_adaptive
 
     @property
     def values(self) -> dict[str, Any]:
@@ -455,7 +487,7 @@ def _check_ranges(recipe: Recipe) -> None:
     for name in (
         "kl_coef", "vf_coef", "ent_coef", "env_threads", "threads", "chunk_size", "seed",
         "checkpoint_seconds", "staleness", "n_value_epochs", "n_aux_epochs", "clone_coef",
-        "aux_learning_rate", "aux_segments",
+        "aux_learning_rate", "aux_segments", "keep_policies", "probe_every",
     ):  # fmt: skip
         _require(values[name] >= 0, name, "must not be negative", values[name])
     _require(values["seed"] < 1 << 63, "seed", "must be below 2^63", values["seed"])
@@ -465,7 +497,7 @@ def _check_ranges(recipe: Recipe) -> None:
     known = f"must be one of {', '.join(OBJECTIVES)}"
     _require(values["objective"] in OBJECTIVES, "objective", known, repr(values["objective"]))
     memory_size(values["phase_memory"], "phase_memory")
-    parse_schedule(values["batch_schedule"])
+    parse_schedule(values["batch_schedule"], values["total_timesteps"])
     widths = recipe.model.hidden_sizes
     _require(bool(widths) and min(widths) > 0, "hidden_sizes", "must be positive", widths)
     for option in recipe.environment.env_options:
@@ -481,6 +513,12 @@ def _check_algorithm(recipe: Recipe) -> None:
             _require(
                 values[name] == value, name, f"must be {value} for {recipe.algo}", values[name]
             )
+    if recipe.algo in UNPROBED:
+        why = UNPROBED[recipe.algo]
+        every, schedule = values["probe_every"], values["batch_schedule"]
+        _require(every == 0, "probe_every", f"must be 0 for {why}", every)
+        adaptive = recipe.reshape.is_adaptive
+        _require(not adaptive, "batch_schedule", f"must not be adaptive for {why}", schedule)
     if recipe.objective.staleness:
         able = ", ".join(STALE_ALGORITHMS)
         _require(recipe.algo in STALE_ALGORITHMS, "staleness", f"is for {able}", recipe.algo)

@@ -120,12 +120,15 @@ def at(recipe: Recipe, env_steps: int) -> Recipe:
 
     Its hyperparameters belong to its own batch; every stage is rescaled from there.
     """
-    begun = [
-        stage
-        for stage in parse_schedule(recipe.reshape.batch_schedule)
-        if stage.env_steps <= env_steps
-    ]
+    begun = [stage for stage in _stages(recipe) if stage.env_steps <= env_steps]
     return _staged(recipe, begun[-1]) if begun else recipe
+
+
+def at_batch(recipe: Recipe, batch: Batch) -> Recipe:
+    """Return the recipe at another batch of a run that changes it, as a stage of its own."""
+    if batch == recipe.batch:
+        return recipe
+    return _staged(recipe, Stage(0, batch.n_envs, batch.n_steps, batch.n_minibatches))
 
 
 @cache
@@ -136,9 +139,13 @@ def _staged(recipe: Recipe, stage: Stage) -> Recipe:
     return recipe.replace(**stage.sizes)
 
 
+def _stages(recipe: Recipe) -> tuple[Stage, ...]:
+    return parse_schedule(recipe.reshape.batch_schedule, recipe.total_timesteps)
+
+
 def check_schedule(recipe: Recipe) -> None:
     """Refuse a schedule with a stage that cannot be."""
-    for stage in parse_schedule(recipe.reshape.batch_schedule):
+    for stage in _stages(recipe):
         at(recipe, stage.env_steps)
 
 

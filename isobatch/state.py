@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from isobatch.advantages import AdvantageMoments
+from isobatch.batch import Batch
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.machine import torch_threads
 from isobatch.models import ActorCritic, Agent, EncoderFactory, make_agent
 from isobatch.normalize import ObservationNormalizer, RewardNormalizer
 from isobatch.optimize import FlatOptimizer, FlatParameters, make_optimizer
+from isobatch.probe.online import Averages
 from isobatch.proximal import Ewma
 from isobatch.recipe import Recipe
 from isobatch.rollout import EpisodeTracker
@@ -57,6 +59,10 @@ class TrainState:
     action_generator: torch.Generator
     shuffle_generator: torch.Generator
     episodes: EpisodeTracker
+    probe: Averages
+    """Of the gradient's noise, where it is measured."""
+    batch: Batch
+    """In use now."""
     counters: Counters
 
     @classmethod
@@ -100,6 +106,8 @@ class TrainState:
             action_generator=torch.Generator(device).manual_seed(recipe.seed),
             shuffle_generator=torch.Generator().manual_seed(recipe.seed + 1),
             episodes=EpisodeTracker(n_envs),
+            probe=Averages(),
+            batch=recipe.batch,
             counters=Counters(),
         )
 
@@ -137,7 +145,9 @@ class TrainState:
             self.proximal.decay = recipe.objective.proximal_decay
         if recipe.objective.advantage_normalization == "ewma":
             self.advantage_moments.decay = recipe.objective.advantage_decay
-        n_envs = recipe.batch.n_envs
+        before, self.batch = self.batch, recipe.batch
+        n_envs, n_steps = recipe.batch.n_envs, recipe.batch.n_steps
+        self.probe.restart(reshaped=(n_envs, n_steps) != (before.n_envs, before.n_steps))
         if len(self.reward_normalizer.running) != n_envs:
             self.reward_normalizer.restart(n_envs)
             self.episodes.restart(n_envs)
@@ -158,6 +168,8 @@ class TrainState:
             "counters": asdict(self.counters),
             "episodes": self.episodes.state_dict(),
             "advantage_moments": self.advantage_moments.state_dict(),
+            "probe": self.probe.state_dict(),
+            "batch": asdict(self.batch),
         }
 
     def load(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -171,6 +183,7 @@ class TrainState:
             each.load_state_dict(under(tensors, name))
         self.advantage_moments.load_state_dict(numbers["advantage_moments"])
         self.episodes.load_state_dict(numbers["episodes"])
+        self.probe.load_state_dict(numbers["probe"])
         self.counters = Counters(**numbers["counters"])
 
 

@@ -4,6 +4,7 @@
     metrics.jsonl        one row per iteration, append-only
     checkpoints/*        the last two whole states, sealed
     policy.safetensors   what `eval` and `load` use, sealed
+    policies/*           the same at parts of the budget, for probing
 
 A sealed file is safetensors with its plain data and a hash of both in the header; it is written
 beside, fsynced and renamed, so that it is there whole or not at all. No pickles.
@@ -29,7 +30,7 @@ from torch import Tensor
 from isobatch.errors import UserError
 from isobatch.recipe import Recipe
 
-CLOCK_COLUMNS = ("seconds", "steps_per_second", "time")
+CLOCK_COLUMNS = ("seconds", "steps_per_second", "time", "probe_seconds")
 """Metrics that depend on the clock; all others are the same for the same recipe."""
 KEPT_CHECKPOINTS = 2
 
@@ -188,9 +189,21 @@ class RunDirectory:
                 path.rename(path.with_suffix(".damaged"))
         return None
 
-    def save_policy(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
-        """Write the policy file."""
+    def save_policy(
+        self, tensors: dict[str, Tensor], data: dict[str, Any], keep: bool = False
+    ) -> None:
+        """Write the policy file; to `keep` it, also one that later policies leave alone."""
+        if keep:
+            kept = self.path / "policies" / f"{data['env_steps']:012d}.safetensors"
+            kept.parent.mkdir(exist_ok=True)
+            write_sealed(kept, tensors, data)
         write_sealed(self.path / "policy.safetensors", tensors, data)
+
+    def cut_policies(self, env_steps: int) -> None:
+        """Drop kept policies past `env_steps`: they are made again."""
+        for kept, file in kept_policies(self.path).items():
+            if kept > env_steps:
+                file.unlink()
 
 
 def is_disk_full(error: OSError) -> bool:
@@ -225,13 +238,30 @@ def read_metrics(path: str | Path, most: int | None = None) -> list[dict[str, An
     return rows
 
 
-def read_policy(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return a run's policy tensors and their description."""
+def kept_policies(path: str | Path) -> dict[int, Path]:
+    """Return the policies kept in the course of a run, by their environment steps."""
+    files = (Path(path) / "policies").glob("[0-9]*.safetensors")
+    return {int(file.stem): file for file in sorted(files)}
+
+
+def read_policy(
+    path: str | Path, at: float | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return tensors and description of a run's last policy, or of that nearest `at`.
+
+    `at` is a fraction of the run's budget.
+    """
     file = Path(path) / "policy.safetensors"
     if not file.is_file():
-        raise UserError(f"{path} holds no policy (there is no policy.safetensors in it)")
+        raise UserError(f"{path} holds no policy yet: there is no policy.safetensors in it")
     try:
-        return read_sealed(file)
+        last = read_sealed(file)
+        if at is None:
+            return last
+        wanted = at * Recipe.load(Path(path) / "recipe.toml").total_timesteps
+        policies = kept_policies(path) | {last[1]["env_steps"]: file}
+        nearest = policies[min(policies, key=lambda steps: abs(steps - wanted))]
+        return last if nearest == file else read_sealed(nearest)
     except DamagedFile as error:
         raise UserError(str(error)) from None
 

@@ -16,16 +16,18 @@ from typing import Any
 
 import torch
 
-from isobatch import envs, machine, policy, scaling, store
+from isobatch import adaptive, envs, machine, policy, scaling, store
 from isobatch.algos import check_phase_memory, make_learner
+from isobatch.batch import Batch
 from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import env_seeds
 from isobatch.errors import UserError
 from isobatch.models import EncoderFactory
 from isobatch.presets import family_preset, preset
+from isobatch.probe import online
 from isobatch.recipe import Recipe, check_budget
 from isobatch.rollout import Collector, Rollout
-from isobatch.state import Counters, TrainState
+from isobatch.state import TrainState
 from isobatch.update import chunk_rows
 from isobatch.view import View, choose_view
 
@@ -117,8 +119,7 @@ def resume(
             recipe = recipe.replace(total_timesteps=total_timesteps)
         check_budget(recipe)
         checkpoint = directory.last_checkpoint()
-        counters = Counters(**checkpoint[1]["counters"]) if checkpoint else Counters()
-        arena = Arena(recipe, make_env, counters.env_steps, counters.environments)
+        arena = Arena(recipe, make_env, checkpoint[1] if checkpoint else None)
         try:
             state = _begin(arena, encoder)
             if checkpoint:
@@ -131,6 +132,7 @@ def resume(
             state.counters.restarts += 1
             directory.save_recipe(recipe)
             directory.cut_metrics(state.counters.iterations)
+            directory.cut_policies(state.counters.env_steps)
             return _run(state, arena, directory, choose_view(quiet))
         finally:
             arena.close()
@@ -142,26 +144,46 @@ class Arena:
     """The environments of a run: made for the batch of the moment, and anew when N changes."""
 
     def __init__(
-        self, recipe: Recipe, make_env: MakeEnv | None, env_steps: int = 0, environments: int = 0
+        self,
+        recipe: Recipe,
+        make_env: MakeEnv | None,
+        numbers: Mapping[str, Any] | None = None,
     ) -> None:
+        """`numbers` are those of the checkpoint that the run goes on from, at its batch."""
         scaling.check_schedule(recipe)
-        self.schedule, self.make_env = recipe, make_env
-        self.recipe = scaling.at(recipe, env_steps)
-        """The recipe as its schedule has it now."""
-        self.environments = environments
+        if recipe.reshape.is_adaptive and make_env is not None:
+            _refuse_vector(make_env)
+        self.asked, self.make_env = recipe, make_env
+        self.recipe = scaling.at(recipe, 0)
+        """The recipe at the batch of the moment."""
+        self.environments = 0
         """Made so far, whose seeds are used up."""
+        if numbers:
+            self.recipe = scaling.at_batch(recipe, Batch(**numbers["batch"]))
+            self.environments = numbers["counters"]["environments"]
         self.env = self._made()
 
-    def move(self, env_steps: int) -> str | None:
-        """Follow the schedule to `env_steps`; say what moved, if anything did."""
-        before, after = self.recipe, scaling.at(self.schedule, env_steps)
-        if after.batch == before.batch:
-            return None
+    def move(self, state: TrainState) -> dict[str, str]:
+        """Follow the schedule, or what was measured; say what moved, if anything did."""
+        before = self.recipe
+        after, said = self._wanted(state)
+        left = before.total_timesteps - state.counters.env_steps
+        if after.batch == before.batch or after.batch.n_envs > left:
+            return {}
         self.recipe = after
         if after.batch.n_envs != before.batch.n_envs:
             self.env.close()
             self.env = self._made()
-        return _move(before, after)
+        return {"reshaped": _move(before, after), **said}
+
+    def _wanted(self, state: TrainState) -> tuple[Recipe, dict[str, str]]:
+        """Return the recipe at the batch to go on with, and what is to be said of it."""
+        if not self.asked.reshape.is_adaptive:
+            return scaling.at(self.asked, state.counters.env_steps), {}
+        decision = adaptive.decide(self.asked, state.batch, state.probe)
+        if decision is None:
+            return self.recipe, {}
+        return scaling.at_batch(self.asked, decision.batch), {"decision": decision.why}
 
     def close(self) -> None:
         """Close the environments."""
@@ -185,7 +207,7 @@ def _run(state: TrainState, arena: Arena, directory: store.RunDirectory, view: V
     recipe, counters = arena.recipe, state.counters
     image = arena.env.observation_layout.image
     chunk_size = chunk_rows(image, recipe.machine.chunk_size)
-    resumed, reshaped = counters.restarts > 0, None
+    resumed, columns = counters.restarts > 0, online.COLUMNS if recipe.probe_interval else ()
     counters.environments = arena.environments
     _checkpoint(directory, state, arena.env)  # A kill from here on leaves a run that resumes.
     if image is not None:
@@ -200,6 +222,15 @@ def _run(state: TrainState, arena: Arena, directory: store.RunDirectory, view: V
         try:
             saved = began = time.perf_counter()
             while (left := recipe.total_timesteps - counters.env_steps) >= recipe.batch.n_envs:
+                # Before it collects, so that what moved is always said in a row.
+                moved = arena.move(state)
+                if moved:
+                    recipe = arena.recipe
+                    state.adopt(recipe)
+                    learner.adopt(recipe)
+                    if collector.env is not arena.env:
+                        collector = Collector(arena.env, device, chunk_size)
+                        counters.environments = arena.environments
                 rollout = collector.collect(
                     state.model,
                     state.observation_normalizer,
@@ -209,26 +240,19 @@ def _run(state: TrainState, arena: Arena, directory: store.RunDirectory, view: V
                 )
                 statistics = learner.learn(rollout)
                 _refuse_divergence(state, statistics)
+                spent = counters.env_steps
                 _count(state, rollout)
                 now = time.perf_counter()
                 elapsed, began = now - began, now
                 counters.seconds += elapsed
-                statistics = dict.fromkeys(learner.columns) | statistics
-                row = _row(recipe, state, rollout, statistics, elapsed)
+                statistics = dict.fromkeys((*learner.columns, *columns)) | statistics
+                row = _row(recipe, state, rollout, statistics, elapsed) | moved
                 if resumed:
                     row["resumed"], resumed = True, False
-                if reshaped:
-                    row["reshaped"] = reshaped
                 directory.append(row)
                 view.row(row)
-                reshaped = arena.move(counters.env_steps)
-                if reshaped:
-                    recipe = arena.recipe
-                    state.adopt(recipe)
-                    learner.adopt(recipe)
-                    if collector.env is not arena.env:
-                        collector = Collector(arena.env, device, chunk_size)
-                        counters.environments = arena.environments
+                if _passes_a_part(recipe, spent, counters.env_steps):
+                    policy.save(directory, state, arena.env, keep=True)
                 if stop_requested():
                     break
                 if now - saved > recipe.machine.checkpoint_seconds:
@@ -240,6 +264,12 @@ def _run(state: TrainState, arena: Arena, directory: store.RunDirectory, view: V
     _checkpoint(directory, state, arena.env)
     unspent = recipe.total_timesteps - counters.env_steps
     return Run(directory.path, interrupted=unspent >= recipe.batch.n_envs)
+
+
+def _passes_a_part(recipe: Recipe, before: int, after: int) -> bool:
+    """Say whether, short of the end, one of the parts at which policies are kept is passed."""
+    parts, total = recipe.machine.keep_policies, recipe.total_timesteps
+    return any(before < k * total / parts <= after for k in range(1, parts))
 
 
 def _refuse_divergence(state: TrainState, statistics: dict[str, float]) -> None:
@@ -315,6 +345,19 @@ def _make(recipe: Recipe, make_env: MakeEnv | None, environments: int) -> envs.B
     if recipe.env == USERS_OWN:
         raise UserError("this run's environment came from Python: pass make_env to go on with it")
     return envs.make(recipe, seeds)
+
+
+def _refuse_vector(make_env: MakeEnv) -> None:
+    """Refuse a vector of the user's own, whose width is what it is, where N is to change."""
+    env = make_env()
+    close = getattr(env, "close", None)
+    if close is not None:
+        close()
+    if hasattr(env, "num_envs"):
+        raise UserError(
+            "batch_schedule adaptive changes n_envs: make_env must return one environment, "
+            "not a vector"
+        )
 
 
 def _begin(arena: Arena, encoder: Encoder | None) -> TrainState:

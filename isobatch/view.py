@@ -148,8 +148,11 @@ def readings(row: dict[str, Any]) -> str:
         parts.append(f"random {row['epsilon']:.1%}")
     if row.get("phase_memory_bytes") is not None:
         parts.append(_phase(row))
+    if row.get("noise_scale") is not None:
+        parts.append(f"noise scale {row['noise_scale']:,.0f}")
     if row.get("reshaped"):
-        parts.append(f"reshaped: {row['reshaped']}")
+        why = f" ({row['decision']})" if row.get("decision") else ""
+        parts.append(f"reshaped: {row['reshaped']}{why}")
     return "  ".join(parts)
 
 

@@ -21,8 +21,14 @@ def rows(run):
 
 
 def test_a_schedule_reads_as_people_write_it():
-    assert parse_schedule("") == ()
-    assert parse_schedule("0:8x128, 100k:32x128x8,1.5M: 128x32") == (
+    assert parse_schedule("adaptive", 1) == ()
+    assert parse_schedule("0%:8x128, 33.3%:32x32, 900:64x16", 1000) == (
+        Stage(0, 8, 128),
+        Stage(333, 32, 32),
+        Stage(900, 64, 16),
+    )
+    assert parse_schedule("", 1) == ()
+    assert parse_schedule("0:8x128, 100k:32x128x8,1.5M: 128x32", 1) == (
         Stage(0, 8, 128),
         Stage(100_000, 32, 128, 8),
         Stage(1_500_000, 128, 32),
@@ -38,6 +44,8 @@ def test_a_schedule_reads_as_people_write_it():
         ("0:8", "must read like"),
         ("0:0x8", "n_envs must be at least 1"),
         ("soon:8x16", "must read like"),
+        ("adaptively", "or be adaptive"),
+        ("200:8x16, 10%:16x16", "out of order: 51 comes after 200"),
         ("0:3x5", "15 rows do not divide into 2 minibatches"),
         ("0:1x1x4", "n_minibatches 4 is more than the 1 rows"),
     ],
@@ -144,6 +152,17 @@ def test_moments_and_counters_carry_over_and_seeds_are_fresh(tmp_path):
 
 def newest(path):
     return read_sealed(max((path / "checkpoints").glob("*.safetensors")))
+
+
+def test_a_stage_that_begins_where_a_run_was_stopped_is_said_when_it_resumes(tmp_path):
+    settings: dict[str, Any] = {**SMALL, "total_timesteps": 250}
+    isobatch.train(
+        "CartPole-v1", out=tmp_path / "run", batch_schedule="0:4x16, 246:8x16", **settings
+    )
+    run = isobatch.resume(tmp_path / "run", total_timesteps=500, quiet=True)
+    first = next(row for row in run.metrics if "resumed" in row)
+    assert first["reshaped"].startswith("n_envs 4 -> 8")
+    assert first["n_envs"] == 8
 
 
 def test_a_run_resumes_in_the_stage_it_was_in(tmp_path):

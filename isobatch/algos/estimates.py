@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from isobatch.advantages import gae
@@ -39,6 +40,27 @@ def normalized(state: TrainState, advantages: Tensor, rollout: Rollout, recipe: 
         return advantages
     state.advantage_moments.update(advantages, rollout.valid)
     return state.advantage_moments.normalize(advantages)
+
+
+def change_at_half(
+    state: TrainState, advantages: Tensor, rollout: Rollout, recipe: Recipe
+) -> Tensor:
+    """Return what raw advantages [T, N] would change by, were the rollout cut at h = T // 2.
+
+    Bootstrapped there with V_h, the rows before lose what came to them from beyond; those after
+    are a rollout of their own. In the unit the advantages are normalised to:
+
+    A^h_t - A_t = -(gamma lambda)^(h - t) A_h  in the episode of row h,  else 0
+    """
+    half = len(advantages) // 2
+    settings = recipe.objective
+    done = (rollout.terminated | rollout.truncated)[:half]
+    carry = settings.gamma * settings.gae_lambda * (~done).to(advantages.dtype)
+    reach = carry.flip(0).cumprod(0).flip(0)
+    change = torch.zeros_like(advantages)
+    change[:half] = -reach * advantages[half]
+    rescaled = settings.advantage_normalization in ("batch", "ewma")
+    return change / state.advantage_moments.unit if rescaled else change
 
 
 def explained_variance(rollout: Rollout, targets: Tensor) -> float:

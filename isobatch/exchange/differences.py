@@ -19,9 +19,9 @@ WHY = {
 
 MACHINE = {
     "vectorization", "env_threads", "phase_memory", "device", "threads", "chunk_size", "compile",
-    "checkpoint_seconds",
+    "checkpoint_seconds", "keep_policies", "probe_every",
 }  # fmt: skip
-"""Fields that change how fast a run is, not what it learns."""
+"""Fields that change how fast a run is or what is kept of it, not what it learns."""
 
 
 def differences(target: str, recipe: Recipe, back: Recipe) -> list[str]:

@@ -62,7 +62,8 @@ def run_cost(recipe: Recipe, evaluate: int = 0) -> Cost:
     iterations = recipe.total_timesteps / batch.rollout_size
     acting = step * (recipe.total_timesteps / batch.n_envs) * (1.1 if evaluate else 1.0)
     learning = learn * recipe.total_timesteps
-    return Cost(acting + learning + START_SECONDS, int(iterations * ROW_BYTES + COPIES * size))
+    copies = COPIES + max(0, recipe.machine.keep_policies - 1)
+    return Cost(acting + learning + START_SECONDS, int(iterations * ROW_BYTES + copies * size))
 
 
 def _measure(recipe: Recipe, env: envs.BatchedEnv, chunk_size: int) -> tuple[float, float, int]:

@@ -1,0 +1,335 @@
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hand_made import ENVS, PLAIN, STEPS, begin, experience
+from torch import nn
+
+import isobatch
+from isobatch import Recipe, UserError
+from isobatch.algos.estimates import change_at_half, estimate, normalized
+from isobatch.algos.ppo import Ppo
+from isobatch.probe import online
+from isobatch.probe.online import Averages, GroupSums, Measured, PolicyGradient, measure
+from isobatch.rollout import Rollout
+from isobatch.store import CLOCK_COLUMNS, read_policy, read_sealed
+
+SMALL: dict[str, Any] = {
+    "n_envs": 4, "n_steps": 16, "n_minibatches": 2, "n_epochs": 2, "quiet": True,
+    "total_timesteps": 512, "seed": 3, "compile": "off",
+}  # fmt: skip
+
+
+class Case:
+    """A rollout of 4 environments, two of whose rows are resets, and each row's own gradient."""
+
+    def __init__(self, actions="discrete", **settings):
+        self.recipe = PLAIN.replace(**settings)
+        self.state = begin(self.recipe, actions)
+        self.rollout = experience(self.state)
+        self.raw, _ = estimate(self.state, self.rollout, self.recipe)
+        self.advantages = normalized(self.state, self.raw, self.rollout, self.recipe)
+        self.change = change_at_half(self.state, self.raw, self.rollout, self.recipe)
+        self.valid = self.rollout.valid
+
+    def gradient(self, chunk_size=1000):
+        prepare = self.state.observation_normalizer
+        return PolicyGradient(self.state.model, prepare, self.rollout, chunk_size)
+
+    def measure(self, n_minibatches=4, seed=0, gradient=None) -> Any:
+        generator = torch.Generator().manual_seed(seed)
+        return measure(
+            gradient or self.gradient(), self.valid, self.advantages, self.change, n_minibatches,
+            generator,
+        )  # fmt: skip
+
+    def directions(self):
+        """Return -grad log pi [T, N, P] of every row, by a backward pass for each."""
+        actor, distribution = self.state.model.actor, self.state.model.distribution
+        rows = []
+        for t, n in itertools.product(range(STEPS), range(ENVS)):
+            observation = {k: v[t, n][None] for k, v in self.rollout.observations.items()}
+            logp = distribution.log_prob(actor(observation), self.rollout.actions[t, n][None])
+            parts = torch.autograd.grad(-logp.sum(), list(actor.parameters()))
+            rows.append(torch.cat([part.flatten() for part in parts]))
+        return torch.stack(rows).view(STEPS, ENVS, -1).double()
+
+
+def cluster_variance(gradients, valid):
+    """G / (G - 1) sum_g (n_g / B)^2 |mean_g - mean|^2 of gradients [T, N, P], a group to each n."""
+    counts = valid.sum(0).double()
+    sums = torch.where(valid[:, :, None], gradients, 0).sum(0)
+    mean = sums.sum(0) / counts.sum()
+    apart = ((sums / counts[:, None] - mean).square().sum(1) * counts.square()).sum()
+    return float(apart / counts.sum() ** 2 * len(counts) / (len(counts) - 1))
+
+
+def square_of_mean(gradients, valid):
+    """The mean of <g_i, g_j> over all pairs of rows [T, N, P] of different environments."""
+    pairs = [
+        gradients[valid[:, n], n] @ gradients[valid[:, m], m].T
+        for n, m in itertools.permutations(range(ENVS), 2)
+    ]
+    return float(sum(each.sum() for each in pairs) / sum(each.numel() for each in pairs))
+
+
+@pytest.mark.parametrize("actions", ["discrete", "continuous"])
+@pytest.mark.parametrize("normalization", ["batch", "none"])
+def test_the_measurements_are_those_of_single_rows_gradients(actions, normalization, monkeypatch):
+    monkeypatch.setattr(online, "MINIBATCHES", 1000)
+    case = Case(actions, advantage_normalization=normalization)
+    assert not bool(case.valid.all())
+    directions, valid = case.directions(), case.valid
+    gradients = directions * case.advantages[:, :, None]
+    # Every row a minibatch of its own: the two-batch estimate is then the variance itself.
+    found = case.measure(n_minibatches=int(valid.sum()))
+    assert found.rows == valid.sum() < STEPS * ENVS
+    assert found.trace == pytest.approx(float(gradients[valid].var(0).sum()), rel=1e-4)
+    assert found.signal == pytest.approx(square_of_mean(gradients, valid), rel=1e-4)
+    assert found.variance == pytest.approx(cluster_variance(gradients, valid), rel=1e-4)
+    half = STEPS // 2
+    halves = [
+        cluster_variance(gradients[part], valid[part]) for part in (slice(half), slice(half, None))
+    ]
+    assert found.half_variance == pytest.approx(sum(halves) / 2, rel=1e-4)
+    shifted = directions * case.change[:, :, None]
+    assert found.bias == pytest.approx(square_of_mean(shifted, valid), rel=1e-3)
+
+
+def test_random_minibatches_have_the_rows_trace_in_expectation():
+    case = Case()
+    gradients = case.directions() * case.advantages[:, :, None]
+    gradient = case.gradient()
+    found = torch.tensor([case.measure(seed=k, gradient=gradient).trace for k in range(80)])
+    truth = float(gradients[case.valid].var(0).sum())
+    error = float(found.std()) / len(found) ** 0.5
+    assert abs(float(found.mean()) - truth) < 4 * error
+    assert error < 0.15 * truth
+
+
+@pytest.mark.parametrize("counts", [[3, 3, 3, 3], [1, 2, 3, 6]])
+def test_groups_estimate_without_bias(counts):
+    random = torch.Generator().manual_seed(0)
+    truth = torch.tensor([1.0, -0.5, 0.25])
+    # Rows of a group that are all alike: only groups are independent.
+    groups = truth + 0.5 * torch.randn(1000, len(counts), 3, generator=random)
+    found = []
+    for draw in groups:
+        sums = GroupSums(torch.zeros(3))
+        for group, count in zip(draw, counts, strict=True):
+            sums.add(count * group, count)
+        found.append((sums.variance, sums.signal))
+    variance, signal = torch.tensor(found).mean(0).tolist()
+    assert signal == pytest.approx(float(truth @ truth), rel=0.05)
+    if len(set(counts)) == 1:  # Of unequal groups it is a ratio estimate, which only nearly is.
+        assert variance == pytest.approx(3 * 0.5**2 / len(counts), rel=0.05)
+
+
+def test_rows_in_chunks_give_the_same_gradient():
+    case = Case()
+    rows = case.valid.flatten().nonzero().squeeze(1)
+    whole, parts = (case.gradient(size)(rows, (case.advantages, case.change)) for size in (1000, 7))
+    for one, other in zip(whole, parts, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def cut(rollout: Rollout, steps: int) -> Rollout:
+    """Return the rollout as if it had ended after `steps`."""
+    rest = {
+        name: getattr(rollout, name)[:steps]
+        for name in (
+            "actions", "params", "logp", "rewards", "terminated", "truncated", "valid", "first",
+            "scores", "over",
+        )
+    }  # fmt: skip
+    finals = rollout.final_values
+    return Rollout(
+        observations={k: v[: steps + 1] for k, v in rollout.observations.items()},
+        values=rollout.values[: steps + 1],
+        final_values=None if finals is None else finals[:steps],
+        **rest,
+    )
+
+
+@pytest.mark.parametrize("finals", [False, True])
+@pytest.mark.parametrize("normalization", ["none", "batch", "minibatch"])
+def test_advantages_change_at_half_as_those_of_a_rollout_cut_there(finals, normalization):
+    recipe = PLAIN.replace(advantage_normalization=normalization)
+    state = begin(recipe)
+    rollout = experience(state)
+    if finals:
+        values = torch.randn(STEPS, ENVS, generator=torch.Generator().manual_seed(1))
+        rollout = replace(rollout, final_values=torch.where(rollout.truncated, values, 0))
+    raw, _ = estimate(state, rollout, recipe)
+    normalized(state, raw, rollout, recipe)
+    half = STEPS // 2
+    shorter, _ = estimate(state, cut(rollout, half), recipe)
+    unit = float(raw[rollout.valid].std(correction=0)) if normalization == "batch" else 1.0
+    change = change_at_half(state, raw, rollout, recipe)
+    expected = (shorter - raw[:half]) / unit
+    torch.testing.assert_close(change[:half], expected, rtol=1e-4, atol=1e-5)
+    assert bool((change[:half] != 0).any())
+    assert not bool(change[half:].any())
+
+
+def test_a_single_step_and_a_single_environment_have_no_halves_and_no_groups():
+    recipe = PLAIN.replace(n_steps=1, n_minibatches=1)
+    state = begin(recipe)
+    whole = experience(state)
+    short = cut(whole, 1)
+    zero = torch.zeros(1, ENVS)
+    assert change_at_half(state, short.rewards, short, recipe).shape == (1, ENVS)
+    gradient = PolicyGradient(state.model, state.observation_normalizer, short, 100)
+    found = measure(gradient, short.valid, short.rewards, zero, 1, torch.Generator())
+    assert found.variance is not None
+    assert found.half_variance is None
+    assert found.bias is None
+    alone = whole.valid.clone()
+    alone[:, 1:] = False
+    gradient = PolicyGradient(state.model, state.observation_normalizer, whole, 100)
+    found = measure(gradient, alone, whole.rewards, whole.rewards, 1, torch.Generator())
+    assert (found.variance, found.half_variance, found.bias) == (None, None, None)
+    rows = alone.flatten().nonzero().squeeze(1)
+    (total,) = gradient(rows, (whole.rewards,))
+    square = float((total / len(rows)).square().sum())
+    assert found.signal == pytest.approx(square - found.trace / len(rows), rel=1e-3)
+
+
+def measured(**values) -> Measured:
+    known: dict[str, Any] = {
+        "rows": 100, "signal": 1.0, "trace": 50.0, "variance": 1.0, "half_variance": 1.5,
+        "bias": 0.1,
+    }  # fmt: skip
+    return Measured(**known | values)
+
+
+def test_averages_are_taken_before_dividing():
+    averages = Averages(decay=0.5)
+    averages.update(measured(signal=-1.0, trace=10.0))
+    assert averages.noise_scale is None
+    assert "noise_scale" not in averages.columns
+    averages.update(measured(signal=3.0, trace=40.0, variance=2.0))
+    assert averages.mean("signal") == pytest.approx((0.5 * -1 + 3) / 1.5)
+    assert averages.noise_scale == pytest.approx((0.5 * 10 + 40) / (0.5 * -1 + 3))
+    effect = averages.columns["design_effect"]
+    assert effect == pytest.approx((0.5 * 1 + 2) / (0.5 * 10 + 40) * 100)
+    assert averages.columns["design_effect_half"] == pytest.approx(1.5 * 50 / 30)
+    assert averages.columns["bias_half"] == pytest.approx(0.1 * 1.5 / (0.5 * -1 + 3))
+    again = Averages(decay=0.5)
+    again.load_state_dict(averages.state_dict())
+    for each in (averages, again):
+        each.update(measured(trace=7.0))
+    assert again.columns == averages.columns
+    assert again.probes == averages.probes == 3
+
+
+def test_averages_of_another_shape_begin_anew():
+    averages = Averages()
+    averages.update(measured())
+    averages.restart(reshaped=False)
+    assert averages.probes == 0
+    assert averages.mean("variance") == 1.0
+    averages.restart(reshaped=True)
+    assert averages.mean("variance") is None
+    assert averages.noise_scale == 50.0
+    averages.update(measured(variance=4.0))
+    assert averages.mean("variance") == 4.0
+
+
+class Forgetful(nn.Module):
+    """An encoder that draws random numbers and keeps moments of what it saw."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2))
+
+    def forward(self, vector):
+        return self.layers(vector)
+
+
+def rows(run):
+    dropped = (*CLOCK_COLUMNS, *online.COLUMNS)
+    return [{k: v for k, v in row.items() if k not in dropped} for row in run.metrics]
+
+
+@pytest.mark.parametrize("algo", ["ppo", "ppo-ewma", "ppg", "ppg-ewma", "a2c", "stale", "custom"])
+def test_probing_leaves_training_alone_to_the_bit(algo, tmp_path):
+    settings: dict[str, Any] = SMALL | {"algo": algo, "n_policy_iterations": 2}
+    if algo == "a2c":
+        settings |= {"n_minibatches": 1, "n_epochs": 1}
+    if algo in ("stale", "custom"):
+        settings |= {"algo": "ppo"}
+    if algo == "stale":
+        settings |= {"staleness": 1}
+    runs = []
+    for every in (0, 2):
+        torch.manual_seed(0)  # The user's module draws from it.
+        if algo == "custom":
+            settings["encoder"] = Forgetful()
+        out = tmp_path / str(every)
+        runs.append(isobatch.train("CartPole-v1", out=out, probe_every=every, **settings))
+    assert rows(runs[0]) == rows(runs[1])
+    one, two = (read_policy(run.path)[0] for run in runs)
+    assert [name for name in one if not torch.equal(one[name], two[name])] == []
+    assert not any(column in row for row in runs[0].metrics for column in online.COLUMNS)
+    probed = [row["iterations"] for row in runs[1].metrics if row["gradient_trace"] is not None]
+    whole = [row for row in runs[1].metrics if row["approx_kl"] is not None]
+    assert probed[:3] == [2, 4, 6]
+    assert all(row["probe_seconds"] for row in whole if row["iterations"] in probed)
+    assert all(set(online.COLUMNS) <= row.keys() for row in runs[1].metrics)
+
+
+def test_gradients_of_training_are_not_touched():
+    case = Case(probe_every=1)
+    learner = Ppo(case.state, case.recipe, 100)
+    before = case.state.parameters.gradient.fill_(7.0).clone()
+    online.probe(
+        case.state, learner.recipe, case.rollout, case.advantages, case.change, chunk_size=10
+    )
+    assert torch.equal(case.state.parameters.gradient, before)
+    assert case.state.model.training
+
+
+def smoothed(metrics):
+    """Yield the noise scale as it follows from the single probes' columns."""
+    signal = trace = 0.0
+    for row in metrics:
+        if row["gradient_trace"] is not None:
+            signal = online.DECAY * signal + row["gradient_signal"]
+            trace = online.DECAY * trace + row["gradient_trace"]
+            yield row["noise_scale"], trace / signal if signal > 0 else None
+
+
+def test_a_resumed_run_goes_on_averaging(tmp_path):
+    isobatch.train("CartPole-v1", out=tmp_path / "run", probe_every=1, **SMALL)
+    run = isobatch.resume(tmp_path / "run", total_timesteps=1000, quiet=True)
+    assert any("resumed" in row for row in run.metrics)
+    pairs = list(smoothed(run.metrics))
+    assert len(pairs) >= 14
+    assert any(found for found, _ in pairs)
+    assert [found for found, _ in pairs] == pytest.approx([expected for _, expected in pairs])
+    newest = max((run.path / "checkpoints").glob("*.safetensors"))
+    assert read_sealed(newest)[1]["probe"]["probes"] == len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("algo", "why"), [("pqn", "no policy gradient"), ("reinforce", "wait for the ends of episodes")]
+)
+@pytest.mark.parametrize("field", [{"probe_every": 10}, {"batch_schedule": "adaptive"}])
+def test_algorithms_that_cannot_be_probed_are_refused(algo, why, field):
+    recipe = isobatch.preset("CartPole-v1", algo)
+    with pytest.raises(UserError, match=why) as caught:
+        recipe.replace(**field)
+    assert str(caught.value).startswith(next(iter(field)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_probe_interval_is_a_number_of_iterations():
+    with pytest.raises(UserError, match="probe_every must not be negative"):
+        Recipe("CartPole-v1").replace(probe_every=-1)
+    assert Recipe("CartPole-v1").probe_interval == 0
+    adaptive = Recipe("CartPole-v1").replace(batch_schedule="adaptive")
+    assert adaptive.probe_interval == 10
+    assert adaptive.replace(probe_every=3).probe_interval == 3
