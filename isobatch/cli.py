@@ -1,4 +1,4 @@
-"""The command line: train, resume, eval, envs; rescale, show; study, report, query."""
+"""The command line: train, resume, eval, envs; rescale, show; probe; study, report, query."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ On-policy reinforcement learning in which the batch is a thing you can hold.
 
   rescale RECIPE|RUN     carry a recipe over to another batch: what moves, and why
   show RECIPE|RUN|ENV    draw its batch: rollout, minibatches, updates
+
+  probe RUN              measure where an update's noise comes from, and which N x T has least
 
   study NAME|FILE        compare arms over environments and seeds at one data budget
   report STUDY           write a study's page, report.html
@@ -251,6 +253,12 @@ def _show(arguments: list[str]) -> int:
     return show(arguments)
 
 
+def _probe(arguments: list[str]) -> int:
+    from isobatch.probe.command import probe
+
+    return probe(arguments)
+
+
 def _study(arguments: list[str]) -> int:
     from isobatch.study.commands import study
 
@@ -276,6 +284,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "envs": _envs,
     "rescale": _rescale,
     "show": _show,
+    "probe": _probe,
     "study": _study,
     "report": _report_study,
     "query": _query,

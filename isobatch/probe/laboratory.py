@@ -1,0 +1,453 @@
+"""One policy on the bench: collect once, differentiate once, and measure everything from that."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from isobatch.errors import UserError
+from isobatch.machine import torch_threads
+from isobatch.policy import Policy
+from isobatch.probe import agreement, curve
+from isobatch.probe.clusters import Clusters
+from isobatch.probe.collection import Experience, MakeEnv, collect
+from isobatch.probe.gradients import Directions, Of, directions, output_of
+from isobatch.probe.noise import PARTS, NoiseScale, noise_of_clusters
+from isobatch.probe.speed import iteration_seconds
+from isobatch.probe.variance import Decomposition, decompose_clusters
+from isobatch.recipe import Recipe
+
+MOST_ROWS, MOST_IMAGE_ROWS = 1 << 16, 1 << 15
+"""Rows whose gradients are taken, unless the shapes asked for need more."""
+FEWEST_ENVS, FEWEST_IMAGE_ENVS = 64, 32
+"""Fewer leave the curve's intervals too wide to act on."""
+BATCHES, IMAGE_BATCHES = 5, 2
+LONGER = 4
+"""Rollouts are tried up to so many times their present length."""
+FADED = 0.01
+"""A reward counts for nothing once (gamma lambda)^k is below this."""
+MOST_AHEAD = 512
+
+Progress = Callable[[str, int, int], None]
+"""(what, done so far, of how many or 0) -> None."""
+
+
+class ShapeOf(NamedTuple):
+    """N x T."""
+
+    n_envs: int
+    n_steps: int
+
+    @property
+    def name(self) -> str:
+        """8x128."""
+        return f"{self.n_envs}x{self.n_steps}"
+
+    @property
+    def samples(self) -> int:
+        """N T."""
+        return self.n_envs * self.n_steps
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a policy."""
+
+    shapes: tuple[ShapeOf, ...] = ()
+    """Batches to take apart; none: the recipe's own."""
+    batches: int | None = None
+    """Independent ones of each shape."""
+    of: Of = "policy"
+    lambdas: tuple[float, ...] = ()
+    """GAE's, beside the recipe's own, to measure the bias of short rollouts for."""
+    speed: bool = True
+    """Time each shape on this machine."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Batches:
+    """K batches of one shape, taken apart."""
+
+    shape: ShapeOf
+    batches: int
+    raw: Decomposition
+    normalized: Decomposition | None
+    """With advantages normalised in each batch; None of the value function."""
+    across: tuple[float | None, float | None]
+    """The variance of the K batches' gradients itself, raw and normalised; None of one batch."""
+    noise: list[NoiseScale]
+    agreement: agreement.Agreement
+    lags: agreement.Lags
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What one policy's gradients are like."""
+
+    policy: Policy
+    question: Question
+    own: ShapeOf
+    samples: int
+    """The size of batch the curve is for."""
+    experience: Experience
+    directions: Directions
+    seconds: float
+    batches: list[Batches]
+    biases: list[curve.Bias]
+    """The recipe's own lambda first."""
+    curve: list[curve.Shape]
+
+
+def investigate(
+    policy: Policy,
+    question: Question,
+    *,
+    make_env: MakeEnv | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Findings:
+    """Measure the gradients of a policy as it is."""
+    began = time.perf_counter()
+    recipe = policy.recipe
+    check(recipe, question)
+    plan = _plan(policy, question)
+    images = policy.observation_layout.image is not None
+    with torch_threads(recipe.machine.threads, images):
+        experience = _collected(policy, plan, question, make_env, progress)
+        found = _directions(policy, question, experience, plan, progress)
+        gamma, own_lambda = recipe.objective.gamma, gae_lambda(recipe)
+        taken = []
+        for k, shape in enumerate(plan.shapes):
+            progress("taking batches apart", k, len(plan.shapes))
+            taken.append(_batches(experience, found, shape, plan.batches, question, recipe))
+        lambdas = dict.fromkeys((own_lambda, *question.lambdas))
+        biases = []
+        for k, each in enumerate(lambdas):
+            progress("cutting rollouts", k, len(lambdas))
+            biases.append(curve.bias(experience, found, plan.lengths, gamma, each))
+        timed = question.speed and make_env is None
+        progress("timing shapes" if timed else "comparing shapes", 0, 0)
+        seconds = iteration_seconds(policy) if timed else None
+        shapes = curve.curve(biases[0], plan.samples, seconds)
+    return Findings(
+        policy, question, plan.own, plan.samples, experience, found,
+        time.perf_counter() - began, taken, biases, shapes,
+    )  # fmt: skip
+
+
+def check(recipe: Recipe, question: Question) -> None:
+    """Refuse what cannot be measured, saying what can."""
+    if recipe.algo == "pqn" and question.of == "policy":
+        raise UserError(
+            "pqn has no policy gradient: its policy is the largest of its action values; probe "
+            "those with --of value"
+        )
+    for shape in question.shapes:
+        if shape.n_envs * _batch_count(question, images=False) < 2:
+            raise UserError(
+                f"{shape.name} and one batch have no variance to measure: take two environments "
+                "or more, or --batches 2"
+            )
+
+
+def gae_lambda(recipe: Recipe) -> float:
+    """Return the lambda of the recipe's advantages; REINFORCE's returns are those of 1."""
+    return 1.0 if recipe.algo == "reinforce" else recipe.objective.gae_lambda
+
+
+class _Plan(NamedTuple):
+    own: ShapeOf
+    shapes: tuple[ShapeOf, ...]
+    batches: int
+    samples: int
+    n_envs: int
+    n_rows: int
+    """Rows of each environment that are differentiated."""
+    n_ahead: int
+    """Rows after them, which advantages look on to."""
+    lengths: list[int]
+
+
+def _plan(policy: Policy, question: Question) -> _Plan:
+    recipe, images = policy.recipe, policy.observation_layout.image is not None
+    own = ShapeOf(recipe.batch.n_envs, recipe.batch.n_steps)
+    shapes = question.shapes or (own,)
+    samples = shapes[0].samples
+    batches = _batch_count(question, images)
+    fewest = FEWEST_IMAGE_ENVS if images else FEWEST_ENVS
+    n_envs = max(fewest, *(batches * shape.n_envs for shape in shapes))
+    longest = max(shape.n_steps for shape in shapes)
+    most = MOST_IMAGE_ROWS if images else MOST_ROWS
+    n_rows = longest
+    while n_rows * 2 <= min(LONGER * longest, samples, most // n_envs):
+        n_rows *= 2
+    wanted = {1 << k for k in range(20)} | {shape.n_steps for shape in (*shapes, own)}
+    lengths = sorted(each for each in wanted if each <= n_rows and samples % each == 0)
+    ahead = max(_reach(recipe, each) for each in (gae_lambda(recipe), *question.lambdas))
+    return _Plan(own, shapes, batches, samples, n_envs, n_rows, ahead, lengths)
+
+
+def _batch_count(question: Question, images: bool) -> int:
+    return question.batches or (IMAGE_BATCHES if images else BATCHES)
+
+
+def _reach(recipe: Recipe, gae_lambda: float) -> int:
+    """Return how many steps ahead an advantage still notices."""
+    discount = recipe.objective.gamma * gae_lambda
+    if discount >= 1:
+        return MOST_AHEAD
+    if discount == 0:
+        return 1
+    return max(1, min(MOST_AHEAD, math.ceil(math.log(FADED) / math.log(discount))))
+
+
+def _collected(
+    policy: Policy,
+    plan: _Plan,
+    question: Question,
+    make_env: MakeEnv | None,
+    progress: Progress,
+) -> Experience:
+    done = 0
+
+    def acted(steps: int) -> None:
+        nonlocal done
+        progress("acting", done, 0)
+        done += steps * plan.n_envs
+
+    experience = collect(
+        policy,
+        plan.n_envs,
+        plan.n_rows + plan.n_ahead,
+        plan.n_rows,
+        seed=question.seed,
+        make_env=make_env,
+        progress=acted,
+    )
+    if policy.recipe.algo == "reinforce" and not policy.recipe.objective.baseline:
+        nothing = torch.zeros_like(experience.rollout.values)
+        experience = replace(experience, rollout=replace(experience.rollout, values=nothing))
+    return experience
+
+
+def _directions(
+    policy: Policy, question: Question, experience: Experience, plan: _Plan, progress: Progress
+) -> Directions:
+    done, total = 0, plan.n_envs * plan.n_rows
+
+    def differentiated(rows: int) -> None:
+        nonlocal done
+        done += rows
+        progress("differentiating", done, total)
+
+    rollout = experience.rollout
+    return directions(
+        output_of(policy.model, question.of),
+        policy.normalizer(rollout.observations),
+        rollout.actions[: plan.n_rows],
+        differentiated,
+    )
+
+
+def _batches(
+    experience: Experience,
+    found: Directions,
+    shape: ShapeOf,
+    count: int,
+    question: Question,
+    recipe: Recipe,
+) -> Batches:
+    """Take K batches of a shape apart: each the first T steps of N environments."""
+    n_envs, n_steps = shape
+    total = count * n_envs
+    objective = recipe.objective
+    advantages = experience.advantages(n_steps, n_steps, objective.gamma, gae_lambda(recipe))
+    scales = advantages[:, :total].T
+    valid = experience.rollout.valid[:n_steps, :total].T
+    vectors = found.vectors[:n_steps, :total].transpose(0, 1)
+    squares = found.squares[:n_steps, :total].T
+    raw = Clusters.scaled(scales, vectors, squares, valid, PARTS)
+    within = _normalized(scales, valid, count)
+    apart = question.of == "policy"
+    normal = Clusters.scaled(within, vectors, squares, valid) if apart else None
+
+    def batched(rows: Tensor) -> Tensor:
+        return rows.unflatten(0, (count, n_envs))
+
+    group = (batched(vectors), batched(squares), batched(valid))
+    return Batches(
+        shape,
+        count,
+        raw=decompose_clusters(raw, n_envs, n_steps),
+        normalized=decompose_clusters(normal, n_envs, n_steps) if normal else None,
+        across=(
+            _across(batched(scales), *group),
+            _across(batched(within), *group) if apart else None,
+        ),
+        noise=list(noise_of_clusters(raw).values()),
+        agreement=agreement.agreement(batched(scales), *group),
+        lags=agreement.lagged(scales, vectors, squares, valid),
+    )
+
+
+def _normalized(scales: Tensor, valid: Tensor, count: int) -> Tensor:
+    """Normalise advantages [K N, T] over each of K batches."""
+    groups = scales.unflatten(0, (count, -1)).flatten(1)
+    known = valid.unflatten(0, (count, -1)).flatten(1)
+    rows = known.sum(1, keepdim=True).clamp(min=1)
+    mean = torch.where(known, groups, 0).sum(1, keepdim=True) / rows
+    spread = torch.where(known, groups - mean, 0).square().sum(1, keepdim=True) / rows
+    return ((groups - mean) / (spread.sqrt() + 1e-8)).view_as(scales)
+
+
+def _across(scales: Tensor, vectors: Tensor, squares: Tensor, valid: Tensor) -> float | None:
+    """Return the variance of K batches' mean gradients, as they are."""
+    if len(scales) < 2:
+        return None
+    weights = torch.where(valid, scales, 0).to(vectors.dtype)
+    means = torch.einsum("knt,kntp->kp", weights, vectors).double()
+    means = means / valid.flatten(1).sum(1).clamp(min=1).double()[:, None]
+    return float((means - means.mean(0)).square().sum() / (len(means) - 1))
+
+
+def as_json(findings: Findings) -> dict[str, Any]:
+    """Return the findings as plain data: a point of probe.json."""
+    policy, experience, found = findings.policy, findings.experience, findings.directions
+    total = policy.recipe.total_timesteps
+    n_steps, n_envs = found.squares.shape
+    return {
+        "env_steps": policy.env_steps,
+        "fraction": policy.env_steps / total if policy.env_steps else None,
+        "collected": {
+            "n_envs": n_envs,
+            "n_steps": len(experience.rollout.rewards),
+            "rows": n_envs * n_steps,
+            "burn_in": experience.burn_in,
+            "episode_length": experience.episode_length,
+            "seconds": findings.seconds,
+        },
+        "parameters": found.n_parameters,
+        "sketch": None
+        if found.sketch is None
+        else {"width": found.sketch.width, "error": found.sketch.error},
+        "decomposition": [row for each in findings.batches for row in _decompositions(each)],
+        "noise": [
+            {
+                "shape": each.shape.name,
+                "estimator": noise.estimator,
+                "noise_scale": noise.noise_scale.json,
+                "signal": noise.signal.json,
+                "trace": noise.trace.json,
+            }
+            for each in findings.batches
+            for noise in each.noise
+        ],
+        "agreement": [_agreement(each) for each in findings.batches],
+        "lags": [
+            {
+                "shape": each.shape.name,
+                "lag": each.lags.lags,
+                "within": each.lags.within,
+                "across": each.lags.across,
+            }
+            for each in findings.batches
+        ],
+        "bias": [_bias(each) for each in findings.biases],
+        "curve": _curve(findings),
+    }
+
+
+def _decompositions(batches: Batches) -> list[dict[str, Any]]:
+    pairs = [(False, batches.raw, batches.across[0])]
+    if batches.normalized is not None:
+        pairs.append((True, batches.normalized, batches.across[1]))
+    return [
+        {
+            "shape": batches.shape.name,
+            "n_envs": batches.shape.n_envs,
+            "n_steps": batches.shape.n_steps,
+            "batches": batches.batches,
+            "normalized": normalized,
+            "total": each.total.json,
+            "individual": each.individual.json,
+            "covariance": each.covariance.json,
+            "icc": each.icc.json,
+            "design_effect": each.design_effect.json,
+            "effective_samples": each.effective_samples.json,
+            "across_batches": across,
+        }
+        for normalized, each, across in pairs
+    ]
+
+
+def _agreement(batches: Batches) -> dict[str, Any]:
+    found = batches.agreement
+    norms = _rounded(found.sample_norms)
+    return {
+        "shape": batches.shape.name,
+        "cosines": [_rounded(row) for row in found.cosines],
+        "norms": _rounded(found.norms),
+        "scatter": [{"norm": norms, "cosine": _rounded(row)} for row in found.sample_cosines],
+    }
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [float(f"{each:.4g}") for each in values.tolist()]
+
+
+def _bias(bias: curve.Bias) -> dict[str, Any]:
+    return {
+        "gae_lambda": bias.gae_lambda,
+        "n_steps": [each.n_steps for each in bias.lengths],
+        "bias": [bias.norm(each).json for each in bias.lengths],
+        "advantage_error": [each.advantage_error for each in bias.lengths],
+    }
+
+
+def _curve(findings: Findings) -> dict[str, Any] | None:
+    if not findings.curve:
+        return None
+    fastest = fastest_shape(findings)
+    return {
+        "samples": findings.samples,
+        "best": best_shape(findings).name,
+        "best_over_ten": best_shape(findings, 10).name,
+        "fastest": fastest.name if fastest else None,
+        "own": findings.own.name,
+        "shapes": [
+            {
+                "n_envs": each.n_envs,
+                "n_steps": each.n_steps,
+                "bias2": each.bias2.json,
+                "variance": each.variance.json,
+                "error": each.error.json,
+                "steps_per_second": each.steps_per_second,
+                "wins": each.wins,
+                "wins_per_second": each.wins_per_second,
+            }
+            for each in findings.curve
+        ],
+    }
+
+
+def best_shape(findings: Findings, updates: int = 1) -> curve.Shape:
+    """Return the shape with the smallest error to a sample.
+
+    Over several `updates` at much the same policy noise averages out, and bias does not.
+    """
+    return min(findings.curve, key=lambda shape: shape.error_over(updates))
+
+
+def fastest_shape(findings: Findings) -> curve.Shape | None:
+    """Return the shape with the smallest error x seconds, where shapes were timed."""
+    timed = [(each, each.steps_per_second) for each in findings.curve]
+    known = [(each, speed) for each, speed in timed if speed is not None]
+    if not known:
+        return None
+    return min(known, key=lambda pair: pair[0].error.value / pair[1])[0]

@@ -1,0 +1,127 @@
+"""isobatch probe, as a user types it."""
+
+import json
+
+import pytest
+
+import isobatch
+from isobatch.cli import main
+from isobatch.probe.laboratory import Question, ShapeOf, investigate
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A short run of CartPole."""
+    path = tmp_path_factory.mktemp("runs") / "cartpole"
+    isobatch.train(
+        "CartPole-v1", out=path, quiet=True, n_envs=4, n_steps=32, n_minibatches=2,
+        n_epochs=2, total_timesteps=4096, hidden_sizes=[8],
+    )  # fmt: skip
+    return path
+
+
+def refused(capsys, *arguments) -> str:
+    """Return the one line a mistake is answered with."""
+    assert main(["probe", *map(str, arguments)]) == 2
+    captured = capsys.readouterr()
+    assert len(captured.err.strip().splitlines()) == 1
+    return captured.err
+
+
+def test_it_answers_tabulates_and_writes(run, capsys):
+    assert main(["probe", str(run), "--shapes", "4x32,16x8", "--batches", "3"]) == 0
+    printed = capsys.readouterr().out
+    first = printed.splitlines()[1]
+    assert first.startswith("at 128 samples: ")
+    assert "of resamples" in first
+    for word in ("longer rollouts", "design effect", "noise scale", "steps/s", "advantage error"):
+        assert word in printed
+    data = json.loads((run / "probe.json").read_text())
+    (point,) = data["points"]
+    assert data["source"]["shape"] == "4x32"
+    assert point["answer"][0] == first
+    assert point["env_steps"] == pytest.approx(4096, abs=4)
+    assert [row["shape"] for row in point["decomposition"]] == ["4x32", "4x32", "16x8", "16x8"]
+    assert len(point["agreement"][0]["cosines"]) == 3
+    assert {row["estimator"] for row in point["noise"]} == {
+        "per-sample", "two-batch", "per-environment",
+    }  # fmt: skip
+    names = [f"{each['n_envs']}x{each['n_steps']}" for each in point["curve"]["shapes"]]
+    assert names == ["128x1", "64x2", "32x4", "16x8", "8x16", "4x32", "2x64", "1x128"]
+    assert point["curve"]["best"] in names
+    assert "<html" in (run / "probe.html").read_text()
+
+
+def test_parts_of_a_run_and_files_of_ones_own(run, tmp_path, capsys):
+    where = ["--json", str(tmp_path / "a.json"), "--page", str(tmp_path / "b.html")]
+    assert main(["probe", str(run), "--at", "0.25,1", "--no-speed", "--lambdas", "1", *where]) == 0
+    data = json.loads((tmp_path / "a.json").read_text())
+    assert [point["fraction"] for point in data["points"]] == pytest.approx([0.25, 1], abs=0.05)
+    assert [each["gae_lambda"] for each in data["points"][0]["bias"]] == [0.9, 1.0]
+    assert data["points"][0]["curve"]["fastest"] is None
+    assert (tmp_path / "b.html").exists()
+    assert "27% of its budget" in capsys.readouterr().out
+
+
+def test_an_untrained_policy_of_an_environment(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--policy", "random", "--shapes", "4x8", "--no-speed", "--of", "value"]
+    assert main(["probe", "FrozenLake8x8-v1", *arguments]) == 0
+    data = json.loads((tmp_path / "probe.json").read_text())
+    assert data["source"]["policy"] == "random"
+    assert data["source"]["of"] == "value"
+    assert not any(row["normalized"] for row in data["points"][0]["decomposition"])
+    assert "untrained" in capsys.readouterr().out
+
+
+def test_a_q_network_has_the_gradient_of_its_values(tmp_path, capsys):
+    path = tmp_path / "q"
+    isobatch.train(
+        "CartPole-v1", algo="pqn", out=path, quiet=True, n_envs=4, n_steps=16, n_minibatches=2,
+        total_timesteps=512, hidden_sizes=[8],
+    )  # fmt: skip
+    assert "no policy gradient" in (line := refused(capsys, path))
+    assert "--of value" in line
+    assert main(["probe", str(path), "--of", "value", "--no-speed"]) == 0
+
+
+def test_shapes_of_different_sizes_are_warned_of(run, tmp_path, capsys):
+    where = ["--json", str(tmp_path / "a.json"), "--page", str(tmp_path / "b.html"), "--no-speed"]
+    assert main(["probe", str(run), "--shapes", "4x8,4x16", *where]) == 0
+    assert "! the shapes are not of one size (4x8 = 32, 4x16 = 64)" in capsys.readouterr().out
+
+
+def test_mistakes_are_one_line(run, tmp_path, capsys):
+    assert "no run" in refused(capsys, tmp_path / "nothing")
+    assert "no recipe.toml" in refused(capsys, tmp_path)
+    assert "--shapes must read like" in refused(capsys, run, "--shapes", "4by32")
+    assert "--shapes must read like" in refused(capsys, run, "--shapes", "0x32")
+    assert "two environments or more" in refused(capsys, run, "--shapes", "1x32", "--batches", "1")
+    assert "at least 1" in refused(capsys, run, "--batches", "0")
+    assert "[0, 1]" in refused(capsys, run, "--at", "2")
+    assert "numbers such as" in refused(capsys, run, "--at", "half")
+    assert "leave out --policy" in refused(capsys, run, "--policy", "random")
+    assert "no budget" in refused(capsys, "CartPole-v1", "--policy", "random", "--at", "0.5")
+    assert "no folder" in refused(capsys, run, "--no-speed", "--page", tmp_path / "no" / "p.html")
+    assert "CartPole" in refused(capsys, "CartPol-v1", "--policy", "random")
+
+
+def test_a_run_without_a_policy_is_refused(run, tmp_path, capsys):
+    (tmp_path / "recipe.toml").write_text((run / "recipe.toml").read_text())
+    assert "policy" in refused(capsys, tmp_path)
+
+
+def test_one_environment_is_measured_through_batches(run):
+    findings = investigate(
+        isobatch.load(run), Question(shapes=(ShapeOf(1, 32),), batches=40, speed=False)
+    )
+    (batches,) = findings.batches
+    assert batches.raw.n_envs == 1
+    assert batches.across[0] == pytest.approx(batches.raw.total.value, rel=0.01)
+
+
+def test_what_is_measured_does_not_depend_on_when(run):
+    question = Question(shapes=(ShapeOf(4, 16),), batches=2, speed=False)
+    first, again = (investigate(isobatch.load(run), question) for _ in range(2))
+    assert first.batches[0].raw == again.batches[0].raw
+    assert first.curve == again.curve
