@@ -175,6 +175,79 @@ def test_atari_is_evaluated_by_whole_games_and_their_own_score(tmp_path):
     assert result.returns[0] > 5
 
 
+def kept(path):
+    return sorted(int(file.stem) for file in (path / "policies").glob("*.safetensors"))
+
+
+def passed(run, parts):
+    """Return the env steps at which a run first passed each part of its budget but the last."""
+    steps = [row["env_steps"] for row in run.metrics]
+    marks = [part * run.recipe.total_timesteps / parts for part in range(1, parts)]
+    return sorted({min(each for each in steps if each >= mark) for mark in marks})
+
+
+def test_the_policy_is_kept_at_parts_of_the_budget(cartpole):
+    last = cartpole.metrics[-1]["env_steps"]
+    assert kept(cartpole.path) == passed(cartpole, 4)
+    assert len(kept(cartpole.path)) == 3
+    nearest = [isobatch.load(cartpole.path, at=at).env_steps for at in (0, 0.25, 0.5, 0.8, 1.0)]
+    first, second, third = kept(cartpole.path)
+    assert nearest == [first, first, second, third, last]
+    assert isobatch.load(cartpole.path).env_steps == last
+
+
+def test_a_kept_policy_is_that_of_a_run_that_ended_there(tmp_path):
+    make_env = vector_of(AutoresetMode.SAME_STEP, Counter, Counter)
+    settings = TINY | {"n_steps": 9, "normalize_rewards": True, "keep_policies": 2}
+    for name, budget in (("long", 72), ("short", 36)):
+        isobatch.train(make_env=make_env, out=tmp_path / name, total_timesteps=budget, **settings)
+    half, whole = (isobatch.load(tmp_path / "long", at=at) for at in (0.5, 1.0))
+    short = isobatch.load(tmp_path / "short")
+    assert half.env_steps == short.env_steps == 36
+    weights = [each.model.state_dict() for each in (half, short, whole)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert not all(torch.equal(weights[0][name], weights[2][name]) for name in weights[0])
+    for one, other in ((half, short), (whole, short)):
+        assert one.reward_moments is not None
+        assert other.reward_moments is not None
+        alike = float(one.reward_moments["var"]) == float(other.reward_moments["var"])
+        assert alike == (one is half)
+
+
+@pytest.mark.parametrize("parts", [0, 1])
+def test_no_policy_but_the_last_is_kept_where_none_is_asked_for(parts, tmp_path):
+    run = isobatch.train(
+        make_env=Counter, out=tmp_path / "run", total_timesteps=64, keep_policies=parts, **TINY
+    )
+    assert not (run.path / "policies").exists()
+    assert isobatch.load(run.path, at=0.5).env_steps == run.metrics[-1]["env_steps"]
+
+
+def test_a_resumed_run_keeps_each_policy_once(tmp_path):
+    settings = TINY | {"checkpoint_seconds": 1e-9, "keep_policies": 64}
+    out = tmp_path / "run"
+    before = isobatch.train("CartPole-v1", out=out, total_timesteps=128, **settings)
+    known = kept(out)
+    assert known == passed(before, 64)
+    max((out / "checkpoints").glob("*.safetensors")).unlink()
+    resumed_at = int(max((out / "checkpoints").glob("*.safetensors")).stem)
+    env_steps = before.metrics[resumed_at - 1]["env_steps"]
+    assert known[-2] <= env_steps < known[-1]
+    # A policy past the checkpoint belongs to rows that are cut, and made again otherwise.
+    stray = out / "policies" / f"{env_steps + 1:012d}.safetensors"
+    stray.write_bytes((out / "policies" / f"{known[0]:012d}.safetensors").read_bytes())
+    after = isobatch.resume(out, quiet=True)
+    assert kept(out) == passed(after, 64)
+    assert kept(out)[:-1] == known[:-1]
+
+
+@pytest.mark.parametrize("at", [-0.1, 1.5, float("nan")])
+def test_a_policy_at_no_part_of_the_budget_is_refused(at, cartpole):
+    with pytest.raises(UserError, match=r"at must lie in \[0, 1\]") as caught:
+        isobatch.load(cartpole.path, at=at)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_flipped_byte_of_the_policy_is_one_clear_error(tmp_path):
     trained(Counter, tmp_path / "run")
     file = tmp_path / "run" / "policy.safetensors"
@@ -187,7 +260,9 @@ def test_a_flipped_byte_of_the_policy_is_one_clear_error(tmp_path):
 
 
 def test_a_directory_without_a_policy_is_one_clear_error(tmp_path):
-    with pytest.raises(UserError, match="holds no policy"):
+    with pytest.raises(UserError, match=r"holds no policy yet: there is no policy\.safetensors"):
         isobatch.load(tmp_path)
+    with pytest.raises(UserError, match="holds no policy"):
+        isobatch.load(tmp_path, at=0.5)
     with pytest.raises(UserError, match="holds no policy"):
         isobatch.evaluate(tmp_path / "nowhere")

@@ -303,12 +303,13 @@ def test_a_run_of_another_holder_is_not_touched(out):
         {"algo": "ppo", "optimizer": "sgd", "momentum": 0.9, "architecture": "shared"},
         {"algo": "ppo", "n_value_epochs": 5},
         {"algo": "ppg-ewma", "n_policy_iterations": 1, "n_aux_epochs": 2},
+        {"algo": "ppo", "probe_every": 2},
         {"algo": "a2c", "n_minibatches": 1, "n_epochs": 1},
         {"algo": "reinforce", "n_minibatches": 1, "n_epochs": 1},
         # Its schedules run over the budget, which the first of two sittings does not know.
         {"algo": "pqn", "epsilon_fraction": 0.0, "learning_rate_schedule": "constant"},
     ],
-    ids=["ppo", "ppo-ewma", "sgd", "value apart", "ppg-ewma", "a2c", "reinforce", "pqn"],
+    ids=["ppo", "ppo-ewma", "sgd", "value apart", "ppg-ewma", "probed", "a2c", "reinforce", "pqn"],
 )
 def test_a_run_in_two_sittings_learns_bit_for_bit_what_one_sitting_does(tmp_path, settings):
     # The counters' rollouts end with their episodes, so new environments change nothing.

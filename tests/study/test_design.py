@@ -147,6 +147,7 @@ def test_every_preset_can_be_made_at_both_scales_and_says_what_it_tests(name, sc
 def test_presets_of_the_issue_are_there():
     expected = {
         "n-vs-t", "scale-envs", "scale-steps", "epochs", "shared-vs-dual", "ewma", "exploration",
+        "dynamic",
     }  # fmt: skip
     assert expected <= set(preset_names())
 
