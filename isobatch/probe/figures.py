@@ -68,6 +68,10 @@ def curve(entry: Entry) -> Figure:
     return {"data": [*lines, *marks], "layout": layout}
 
 
+TALLEST = 2.5
+"""A figure of variances is at most so many times as high as the largest of them."""
+
+
 def decomposition(kind: str, entries: list[Entry]) -> Figure:
     """Draw what single samples and their covariance add to the variance, times the samples."""
     samples = np.array([entry["n_envs"] * entry["n_steps"] for entry in entries])
@@ -79,7 +83,10 @@ def decomposition(kind: str, entries: list[Entry]) -> Figure:
     total = _band([entry["total"] for entry in entries])
     layout = base_layout(f"Variance times samples, {kind} advantages", "", "", 3)
     layout["xaxis"] |= ticks([label(entry["shape"], 12) for entry in entries])
-    layout["yaxis"] |= {"zerolinewidth": 2}
+    # Few environments may leave an interval without end: it runs out of the figure.
+    tallest = float(np.nanmax([samples * total.middle, *(bar["y"] for bar in bars)]))
+    lowest = float(np.nanmin([np.zeros(len(samples)), *(bar["y"] for bar in bars)]))
+    layout["yaxis"] |= {"zerolinewidth": 2, "range": [1.2 * lowest, TALLEST * tallest]}
     layout["barmode"] = "relative"
     return {"data": [*bars, _total(Band(*(samples * each for each in total)))], "layout": layout}
 

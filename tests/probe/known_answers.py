@@ -44,6 +44,8 @@ def replicate(case: tuple, replications: int) -> dict[str, dict[str, float]]:
             [each.low <= wanted <= each.high for each, wanted in zip(found, truth, strict=True)]
         )
     table = torch.tensor(values, dtype=torch.float64)
+    # A noise scale is infinite where a replication has lost its signal: it has a median only.
+    table = torch.where(torch.isfinite(table).all(0), table, table.clamp(max=1e9))
     return {
         name: {
             "truth": truth[k],
