@@ -245,8 +245,9 @@ class Averages:
 
     @property
     def noise_scale(self) -> float | None:
-        """S / |G|^2 in rows (McCandlish et al. 2018); None while noise hides the signal."""
-        return self._ratio("trace", "signal")
+        """S / |G|^2 in rows (McCandlish et al. 2018); None while either is not told from none."""
+        scale = self._ratio("trace", "signal")
+        return scale if scale is not None and scale > 0 else None
 
     @property
     def columns(self) -> dict[str, float]:

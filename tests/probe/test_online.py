@@ -225,6 +225,12 @@ def test_averages_are_taken_before_dividing():
     assert again.probes == averages.probes == 3
 
 
+def test_a_noise_scale_is_never_below_zero():
+    averages = Averages()
+    averages.update(measured(trace=-5.0))
+    assert averages.noise_scale is None
+
+
 def test_averages_of_another_shape_begin_anew():
     averages = Averages()
     averages.update(measured())
