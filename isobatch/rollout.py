@@ -63,6 +63,16 @@ class Rollout:
         """Transitions in the rollout."""
         return int(self.valid.sum())
 
+    def bootstrapped(self, rewards: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+        """Return (rewards, terminated) [T, N] for which the value that follows a row is the next's.
+
+        Where environments reset in the same step the next row is another episode's: the final
+        value then enters with the reward, and the row counts as an end.
+        """
+        if self.final_values is None:
+            return rewards, self.terminated
+        return rewards + gamma * self.final_values, self.terminated | self.truncated
+
     def since(self, step: int) -> Rollout:
         """Return the rollout from row `step` on."""
         return Rollout(

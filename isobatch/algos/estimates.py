@@ -20,14 +20,8 @@ def training_rewards(state: TrainState, rollout: Rollout, recipe: Recipe) -> Ten
 
 def estimate(state: TrainState, rollout: Rollout, recipe: Recipe) -> tuple[Tensor, Tensor]:
     """Normalise rewards where asked, and return (advantages, value targets) [T, N]."""
-    rewards = training_rewards(state, rollout, recipe)
-    terminated = rollout.terminated
     gamma = recipe.objective.gamma
-    if rollout.final_values is not None:
-        # Reset in the same step: the next value row is another episode's, so the final value
-        # enters with the reward and the row counts as an end.
-        rewards = rewards + gamma * rollout.final_values
-        terminated = terminated | rollout.truncated
+    rewards, terminated = rollout.bootstrapped(training_rewards(state, rollout, recipe), gamma)
     return gae(
         rewards, rollout.values, terminated, rollout.truncated, gamma, recipe.objective.gae_lambda
     )

@@ -51,10 +51,7 @@ class Experience:
         Each is bootstrapped with the value at its own end; `rows` is a multiple of `n_steps`.
         """
         rollout, count = self.rollout, rows // n_steps
-        rewards, terminated, truncated = rollout.rewards, rollout.terminated, rollout.truncated
-        if rollout.final_values is not None:
-            rewards = rewards + gamma * rollout.final_values
-            terminated = terminated | truncated
+        rewards, terminated = rollout.bootstrapped(rollout.rewards, gamma)
 
         def cut(column: Tensor) -> Tensor:
             windows = column[: count * n_steps].unflatten(0, (count, n_steps))
@@ -63,7 +60,7 @@ class Experience:
         after = rollout.values[n_steps : count * n_steps + 1 : n_steps].flatten()
         values = torch.cat([cut(rollout.values), after[None]])
         advantages, _ = gae(
-            cut(rewards), values, cut(terminated), cut(truncated), gamma, gae_lambda
+            cut(rewards), values, cut(terminated), cut(rollout.truncated), gamma, gae_lambda
         )
         return advantages.unflatten(1, (count, -1)).transpose(0, 1).flatten(0, 1)
 

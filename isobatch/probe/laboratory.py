@@ -148,7 +148,7 @@ def check(recipe: Recipe, question: Question) -> None:
             "pqn has no policy gradient: its policy is the largest of its action values; probe "
             "those with --of value"
         )
-    for shape in question.shapes:
+    for shape in question.shapes or (_own(recipe),):
         if shape.n_envs * _batch_count(question, images=False) < 2:
             raise UserError(
                 f"{shape.name} and one batch have no variance to measure: take two environments "
@@ -176,7 +176,7 @@ class _Plan(NamedTuple):
 
 def _plan(policy: Policy, question: Question) -> _Plan:
     recipe, images = policy.recipe, policy.observation_layout.image is not None
-    own = ShapeOf(recipe.batch.n_envs, recipe.batch.n_steps)
+    own = _own(recipe)
     shapes = question.shapes or (own,)
     samples = shapes[0].samples
     batches = _batch_count(question, images)
@@ -191,6 +191,10 @@ def _plan(policy: Policy, question: Question) -> _Plan:
     lengths = sorted(each for each in wanted if each <= n_rows and samples % each == 0)
     ahead = max(_reach(recipe, each) for each in (gae_lambda(recipe), *question.lambdas))
     return _Plan(own, shapes, batches, samples, n_envs, n_rows, ahead, lengths)
+
+
+def _own(recipe: Recipe) -> ShapeOf:
+    return ShapeOf(recipe.batch.n_envs, recipe.batch.n_steps)
 
 
 def _batch_count(question: Question, images: bool) -> int:
