@@ -27,7 +27,7 @@ SEED = 1500
 """The evaluation whose environments the laboratory begins with; few run as many."""
 PIECE = 64
 """Steps at a time while nothing is kept."""
-BURN_IN = 1024
+BURN_IN, BURN_IN_IMAGES = 1024, 256
 """Most steps before anything is kept; environments whose episodes are longer stay near their
 beginning, which is then said."""
 SPREAD = 512
@@ -82,7 +82,7 @@ def collect(
 ) -> Experience:
     """Let a policy act in `n_envs` environments it was not trained in, for `n_steps` each.
 
-    They are stepped until each has ended an episode, or for `BURN_IN` steps; then each one's
+    They are stepped until each has ended an episode, or for `BURN_IN` of them; then each one's
     trajectory begins at a random step of about an episode's length. So no two are in step, even
     where every episode is as long as the next. Observations of the first `n_seen` are kept.
     """
@@ -98,7 +98,7 @@ def collect(
             progress(steps)
             return collector.collect(policy.model, policy.normalizer, generator, steps)
 
-        burn_in, length = _burn_in(act, n_envs)
+        burn_in, length = _burn_in(act, n_envs, BURN_IN_IMAGES if image else BURN_IN)
         most = SPREAD_IMAGES if image else SPREAD
         spread = max(1, min(most, round(length or most)))
         begin = torch.randint(spread, (n_envs,), generator=generator)
@@ -123,10 +123,10 @@ def _explore(policy: Policy) -> None:
         policy.model.epsilon = epsilon(recipe.exploration, spent)
 
 
-def _burn_in(act: Callable[[int], Rollout], n_envs: int) -> tuple[int, float | None]:
+def _burn_in(act: Callable[[int], Rollout], n_envs: int, most: int) -> tuple[int, float | None]:
     """Step until each environment has ended an episode; return the steps and episodes' length."""
     episodes, ended, steps = EpisodeTracker(n_envs), torch.zeros(n_envs, dtype=torch.bool), 0
-    while steps < BURN_IN and not bool(ended.all()):
+    while steps < most and not bool(ended.all()):
         rollout = act(PIECE)
         episodes.update(rollout)
         ended |= rollout.over.any(0)

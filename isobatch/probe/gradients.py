@@ -27,7 +27,7 @@ Observation = dict[str, Tensor]
 CHUNK_BYTES = 1 << 25
 """Gradients of one pass."""
 MOST_ROWS = 256
-KEPT_BYTES = 5 << 27
+KEPT_BYTES, KEPT_BESIDE_IMAGES = 5 << 27, 1 << 28
 """Directions that are kept, as they are or sketched."""
 LEAST_WIDTH = 512
 
@@ -163,7 +163,8 @@ def directions(
     count = len(choices)
     trained = trained_by(output, _rows(flat, slice(0, 2)), choices[:2])
     size = sum(each.numel() for each in trained.values())
-    width = max(LEAST_WIDTH, KEPT_BYTES // (4 * count))
+    kept = KEPT_BESIDE_IMAGES if "image" in observation else KEPT_BYTES
+    width = max(LEAST_WIDTH, kept // (4 * count))
     sketch = Sketch(size, width) if width < size else None
     vectors = torch.empty(count, width if sketch else size)
     squares = torch.empty(count, dtype=torch.float64)
