@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from isobatch.probe.clusters import Estimate
 from isobatch.probe.curve import Shape
-from isobatch.probe.laboratory import Batches, Findings, best_shape, fastest_shape
+from isobatch.probe.laboratory import Batches, Findings
 from isobatch.probe.noise import NoiseScale
 
 SURE = 0.95
@@ -30,7 +30,7 @@ def answer(findings: Findings) -> list[str]:
 
 
 def _choice(findings: Findings) -> str:
-    best = best_shape(findings)
+    best = findings.best()
     rivals = sorted(
         (each for each in findings.curve if each is not best and each.wins >= POSSIBLE),
         key=lambda each: -each.wins,
@@ -50,7 +50,7 @@ def _choice(findings: Findings) -> str:
 
 def _over_time(findings: Findings) -> str:
     """Say what is best where a policy hardly moves from one update to the next."""
-    best = best_shape(findings, UPDATES)
+    best = findings.best(UPDATES)
     return (
         f"over {UPDATES} updates, whose noise averages out and whose bias does not: {best.name}, "
         f"error {best.error_over(UPDATES):.3g}"
@@ -59,7 +59,7 @@ def _over_time(findings: Findings) -> str:
 
 def _trade(findings: Findings) -> list[str]:
     """Say what longer rollouts would do, from the recipe's own length or else the best one's."""
-    here = _shape(findings, findings.own.name) or best_shape(findings)
+    here = _shape(findings, findings.own.name) or findings.best()
     lines = []
     longer = [each for each in findings.curve if each.n_steps > here.n_steps]
     shorter = [each for each in findings.curve if each.n_steps < here.n_steps]
@@ -127,7 +127,7 @@ def _count(value: float) -> str:
 
 
 def _per_second(findings: Findings) -> list[str]:
-    fastest = fastest_shape(findings)
+    fastest = findings.fastest
     if fastest is None:
         return []
     wins = f" in {fastest.wins_per_second:.0%} of resamples" if fastest.wins_per_second else ""

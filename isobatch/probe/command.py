@@ -20,6 +20,7 @@ from isobatch.flags import Parser, whole_number
 from isobatch.presets import preset
 from isobatch.probe import answer, laboratory
 from isobatch.probe.laboratory import Findings, Progress, Question, ShapeOf
+from isobatch.probe.record import record
 from isobatch.recipe import ALGORITHMS, Recipe
 from isobatch.state import TrainState
 from isobatch.store import write_atomically
@@ -84,30 +85,11 @@ def probe(arguments: list[str]) -> int:
         print()
         print("\n".join(answer.tables(findings)))
         print(flush=True)
-    data = as_json(found, parsed.source if Path(parsed.source).is_dir() else None)
-    folder = Path(parsed.source) if Path(parsed.source).is_dir() else Path()
+    folder = Path(parsed.source) if Path(parsed.source).is_dir() else None
+    data = record(found, folder.resolve().name if folder else None)
+    folder = folder or Path()
     _write(data, parsed.json or folder / "probe.json", parsed.page or folder / "probe.html")
     return 0
-
-
-def as_json(found: list[Findings], run: str | None) -> dict[str, Any]:
-    """Return findings at one or more points of a run as plain data: probe.json."""
-    first = found[0]
-    recipe = first.policy.recipe
-    return {
-        "format": 1,
-        "source": {
-            "run": None if run is None else Path(run).name,
-            "env": recipe.env,
-            "algo": recipe.algo,
-            "policy": "trained" if first.policy.env_steps else "random",
-            "of": first.question.of,
-            "shape": first.own.name,
-            "gamma": recipe.objective.gamma,
-            "gae_lambda": laboratory.gae_lambda(recipe),
-        },
-        "points": [laboratory.as_json(each) | {"answer": answer.answer(each)} for each in found],
-    }
 
 
 def warnings(question: Question) -> list[str]:
