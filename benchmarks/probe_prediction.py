@@ -9,7 +9,6 @@ seeds and parts. The fact is the area under the learning curve, a mean over seed
 
 import argparse
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -19,19 +18,25 @@ from isobatch.probe import Question, ShapeOf, investigate
 from isobatch.study.results import Results
 
 UPDATES = (1, 10)
+ENVS = 64
+"""Environments of a probe."""
 
 
-def predicted(run: Path, at: list[float], names: list[str]) -> dict[str, list[list[float]]]:
-    """Return the errors the curve has for the shapes of the study, for each part of a run."""
-    errors: dict[str, list[list[float]]] = {name: [] for name in names}
+def predicted(run: Path, at: list[float], names: list[str]) -> list[list[list[float]]]:
+    """Return log errors [points, shapes, updates] of the study's shapes at parts of a run.
+
+    A point whose gradient is lost in its noise has an infinite error somewhere and is left out.
+    """
+    points = []
     for part in at:
-        shapes = tuple(ShapeOf(*map(int, name.split("x"))) for name in names)
-        question = Question(shapes=shapes[:1], batches=64 // shapes[0].n_envs, speed=False)
-        findings = investigate(isobatch.load(run, at=part), question)
-        for shape in findings.curve:
-            if shape.name in errors:
-                errors[shape.name].append([shape.error_over(updates) for updates in UPDATES])
-    return errors
+        policy = isobatch.load(run, at=part)
+        own = ShapeOf(policy.recipe.batch.n_envs, policy.recipe.batch.n_steps)
+        question = Question(shapes=(own,), batches=max(1, ENVS // own.n_envs), speed=False)
+        shapes = {shape.name: shape for shape in investigate(policy, question).curve}
+        errors = np.array([[shapes[name].error_over(k) for k in UPDATES] for name in names])
+        if np.isfinite(errors).all():
+            points.append(np.log(errors).tolist())
+    return points
 
 
 def main() -> None:
@@ -46,33 +51,31 @@ def main() -> None:
     names = list(results.study.arms)
     table = {}
     for env in results.study.envs:
-        logs: dict[str, list[list[float]]] = {name: [] for name in names}
-        for record in results.having("done"):
-            if record.cell.env == env and record.cell.arm == args.probe:
-                for name, errors in predicted(record.path, args.at, names).items():
-                    logs[name] += [
-                        [math.log(each) for each in pair]
-                        for pair in errors
-                        if all(math.isfinite(each) for each in pair)
-                    ]
+        points = [
+            point
+            for record in results.having("done")
+            if record.cell.env == env and record.cell.arm == args.probe
+            for point in predicted(record.path, args.at, names)
+        ]
+        errors = np.exp(np.mean(points, 0))
         areas = {name: list(results.raw(name, env, "curve").values()) for name in names}
         table[env] = {
             name: {
-                "errors": np.exp(np.mean(logs[name], 0)).tolist(),
-                "points": len(logs[name]),
+                "errors": errors[k].tolist(),
+                "points": len(points),
                 "area": float(np.mean(areas[name])),
                 "deviation": float(np.std(areas[name], ddof=1)),
             }
-            for name in names
+            for k, name in enumerate(names)
         }
         learned = max(names, key=lambda name, env=env: table[env][name]["area"])
         for k, updates in enumerate(UPDATES):
             best = min(names, key=lambda name, k=k, env=env: table[env][name]["errors"][k])
             print(f"{env}: predicted of {updates} updates {best}, learned best {learned}")
         for name, row in table[env].items():
-            errors = " ".join(f"{each:8.3g}" for each in row["errors"])
+            shown = " ".join(f"{each:8.3g}" for each in row["errors"])
             print(
-                f"  {name:8} predicted errors {errors} ({row['points']} points)   "
+                f"  {name:8} predicted errors {shown} ({row['points']} points)   "
                 f"area {row['area']:8.1f} +- {row['deviation']:.1f}",
                 flush=True,
             )
