@@ -45,6 +45,13 @@ def keep_freed_memory() -> None:
         mallopt(MMAP_THRESHOLD, LARGEST_KEPT)
 
 
+def give_back_memory() -> None:
+    """Return what was freed to the system, where the C library is glibc, which keeps it."""
+    trim = getattr(_libc(), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
 def thread_ids() -> set[int]:
     """Return the ids of this process's threads, where the system tells."""
     return {int(task.name) for task in TASKS.iterdir()} if TASKS.exists() else set()

@@ -112,18 +112,22 @@ class Clusters:
             valid = torch.ones(scales.shape, dtype=torch.bool)
         counts = valid.sum(1)
         known = counts > 0
-        weights = torch.where(valid, scales, 0)[known].to(vectors.dtype)
-        vectors, counts = vectors[known], counts[known].double()
+        if not bool(known.all()):  # The usual case is spared a copy.
+            scales, vectors, squares, valid = (
+                each[known] for each in (scales, vectors, squares, valid)
+            )
+        weights = torch.where(valid, scales, 0).to(vectors.dtype)
+        counts = counts[known].double()
         means = torch.einsum("ct,ctp->cp", weights, vectors).double() / counts[:, None]
         dealt = {}
         if parts:
-            share = _dealt(valid[known], parts)
+            share = _dealt(valid, parts)
             sums = torch.einsum("mct,ctp->mcp", share * weights, vectors).double()
             dealt = {
                 "part_counts": share.sum(2).double(),
                 "part_gram": torch.einsum("mcp,mdp->mcd", sums, sums),
             }
-        total = (weights.double().square() * squares[known].double()).sum(1)
+        total = (weights.double().square() * squares.double()).sum(1)
         return cls(counts, means @ means.T, total, **dealt)
 
     def __len__(self) -> int:

@@ -15,6 +15,7 @@ from isobatch.advantages import gae
 from isobatch.algos.pqn import epsilon
 from isobatch.envs.seeds import evaluation_seeds
 from isobatch.errors import UserError
+from isobatch.machine import give_back_memory
 from isobatch.models import QNetwork
 from isobatch.normalize import RewardNormalizer
 from isobatch.policy import Policy
@@ -105,6 +106,7 @@ def collect(
         rollout = _staggered(act, begin, n_steps, n_seen)
     finally:
         env.close()
+    give_back_memory()
     return Experience(replace(rollout, rewards=_rewards(policy, rollout)), burn_in, length)
 
 

@@ -24,7 +24,7 @@ from isobatch.models.q_network import QNetwork
 Of = Literal["policy", "value"]
 """Whose gradient."""
 Observation = dict[str, Tensor]
-CHUNK_BYTES = 1 << 25
+CHUNK_BYTES = 1 << 24
 """Gradients of one pass."""
 MOST_ROWS = 256
 KEPT_BYTES, KEPT_BESIDE_IMAGES = 5 << 27, 1 << 28
@@ -103,6 +103,7 @@ def per_sample(output: nn.Module, observation: Observation, actions: Tensor) -> 
         part = slice(begin, begin + rows)
         found = slopes(parameters, _rows(observation, part), actions[part])
         yield torch.cat([each.flatten(1) for each in found.values()], 1)
+        del found  # Before the next chunk's come.
 
 
 def _rows(observation: Observation, part: slice) -> Observation:

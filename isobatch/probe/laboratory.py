@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from isobatch.errors import UserError
-from isobatch.machine import torch_threads
+from isobatch.machine import give_back_memory, torch_threads
 from isobatch.policy import Policy
 from isobatch.probe import agreement, curve
 from isobatch.probe.clusters import Clusters
@@ -137,6 +137,8 @@ def investigate(
     with torch_threads(recipe.machine.threads, images):
         experience = _collected(policy, plan, question, make_env, progress)
         found = _directions(policy, question, experience, plan, progress)
+        experience = replace(experience, rollout=replace(experience.rollout, observations={}))
+        give_back_memory()  # Images are no longer needed, and are most of it.
         gamma, own_lambda = recipe.objective.gamma, gae_lambda(recipe)
         taken = []
         for k, shape in enumerate(plan.shapes):
