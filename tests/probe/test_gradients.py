@@ -7,7 +7,7 @@ from hand_made import PLAIN, begin, experience
 from isobatch import envs, losses
 from isobatch.algos.ppo import Gathering, terms
 from isobatch.presets import preset
-from isobatch.probe.gradients import Sketch, directions, output_of, per_sample
+from isobatch.probe.gradients import Of, Sketch, directions, output_of, per_sample
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
 
@@ -55,7 +55,8 @@ def test_scaled_by_advantages_their_mean_is_the_gradient_training_takes(objectiv
     samples = gather(torch.arange(advantages.numel()))
     policy, _ = terms(state.model, samples, recipe.objective, state.model.distribution, 0.0)
     value = losses.value_loss(state.model(samples.observation)[1], samples.targets)
-    for of, loss in (("policy", policy), ("value", value)):
+    wanted: dict[Of, torch.Tensor] = {"policy": policy, "value": value}
+    for of, loss in wanted.items():
         output = output_of(state.model, of)
         found = directions(output, {"vector": rollout.observations["vector"][:-1]}, rollout.actions)
         mean = torch.einsum("tn,tnp->p", -advantages, found.vectors) / advantages.numel()
@@ -72,8 +73,7 @@ def test_images_too():
     found = torch.cat(list(per_sample(output, {"image": image}, actions)))
     assert found.shape == (3, 625_999)
     value = output({"image": image[1:2]}, actions[1:2])[0]
-    alone = torch.cat([each.flatten() for each in torch.autograd.grad(value, output.parameters())])
-    torch.testing.assert_close(found[1], alone, atol=1e-6, rtol=1e-3)
+    torch.testing.assert_close(found[1], slope(output, value), atol=1e-6, rtol=1e-3)
 
 
 def test_of_a_q_network_the_value_of_the_action_taken():
@@ -83,8 +83,7 @@ def test_of_a_q_network_the_value_of_the_action_taken():
     output = output_of(state.model, "value")
     found = torch.cat(list(per_sample(output, observation, actions)))
     value = state.model({"vector": observation["vector"][1:]})[0, 1]
-    alone = torch.cat([g.flatten() for g in torch.autograd.grad(value, state.model.parameters())])
-    torch.testing.assert_close(found[1], alone, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(found[1], slope(state.model, value), atol=1e-6, rtol=1e-4)
 
 
 def test_a_sketch_keeps_inner_products_as_well_as_it_says():
