@@ -119,6 +119,8 @@ def resume(
             recipe = recipe.replace(total_timesteps=total_timesteps)
         check_budget(recipe)
         checkpoint = directory.last_checkpoint()
+        if checkpoint and "batch" not in checkpoint[1]:
+            raise UserError(f"{path} was begun by an older version, which kept less: train it anew")
         arena = Arena(recipe, make_env, checkpoint[1] if checkpoint else None)
         try:
             state = _begin(arena, encoder)
