@@ -19,12 +19,12 @@ POSSIBLE = 0.05
 
 def answer(findings: Findings) -> list[str]:
     """Return what the findings come down to, the most important sentence first."""
-    lines = []
-    if findings.curve:
-        lines += [_choice(findings), _over_time(findings), *_trade(findings)]
+    lines = [_lost(findings)]
+    if findings.tells:
+        lines = [_choice(findings), _over_time(findings), *_trade(findings)]
     lines += [_sources(each) for each in findings.batches]
     lines += [_noise(each, findings.samples) for each in findings.batches[:1]]
-    if findings.curve:
+    if findings.tells:
         lines += _per_second(findings)
     return lines + _reservations(findings)
 
@@ -46,6 +46,15 @@ def _choice(findings: Findings) -> str:
     elif own is best:
         text += ". It is the recipe's own"
     return f"{text}. (Squared errors in units of the squared gradient.)"
+
+
+def _lost(findings: Findings) -> str:
+    n_steps, n_envs = findings.directions.squares.shape
+    return (
+        f"at {findings.samples:,} samples: no shape to name. The gradient is lost in the noise of "
+        f"{n_envs * n_steps:,} rows from {n_envs} environments; more --batches would tell, or a "
+        "place earlier in training"
+    )
 
 
 def _over_time(findings: Findings) -> str:
@@ -141,7 +150,7 @@ def _reservations(findings: Findings) -> list[str]:
     """Say what keeps the answer from being one."""
     lines = []
     lost = findings.biases[0].lost
-    if lost > POSSIBLE:
+    if lost > POSSIBLE and findings.tells:
         lines.append(
             f"in {lost:.0%} of resamples no gradient is left beside its noise: the choice of shape "
             "rests on little; more --batches would tell"
@@ -163,7 +172,7 @@ def _reservations(findings: Findings) -> list[str]:
 def tables(findings: Findings) -> list[str]:
     """Return the numbers behind the answer, as lines of text."""
     lines = []
-    if findings.curve:
+    if findings.tells:
         lines += _curve_table(findings.curve)
     for each in findings.batches:
         lines += ["", *_decomposition_table(each), "", *_noise_table(each.noise, each.shape.name)]

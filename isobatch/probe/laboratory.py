@@ -104,6 +104,11 @@ class Findings:
     """The recipe's own lambda first."""
     curve: list[curve.Shape]
 
+    @property
+    def tells(self) -> bool:
+        """True where there is a curve, its gradient not lost in the noise of what was collected."""
+        return any(math.isfinite(shape.error.value) for shape in self.curve)
+
     def best(self, updates: int = 1) -> curve.Shape:
         """Return the shape with the smallest error to a sample.
 

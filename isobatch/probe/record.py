@@ -125,7 +125,7 @@ def _bias(bias: curve.Bias) -> dict[str, Any]:
 
 
 def _curve(findings: Findings) -> dict[str, Any] | None:
-    if not findings.curve:
+    if not findings.tells:
         return None
     fastest = findings.fastest
     return {
