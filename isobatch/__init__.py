@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from isobatch import probe as probe
     from isobatch.batch import Batch as Batch
     from isobatch.errors import UserError as UserError
     from isobatch.objectives import objective as objective
@@ -44,12 +45,15 @@ __all__ = [
     "load",
     "objective",
     "preset",
+    "probe",
     "resume",
     "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "probe":
+        return import_module("isobatch.probe")
     if name not in _HOMES:
         raise AttributeError(f"module 'isobatch' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

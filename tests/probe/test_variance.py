@@ -1,6 +1,8 @@
 """Known answers: gradients whose variance is computed on paper."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -125,3 +127,10 @@ def test_one_environment_and_one_batch_are_refused():
 def test_other_shapes_are_refused():
     with pytest.raises(ValueError, match="N, T, P"):
         decompose(torch.randn(8, 2))
+
+
+def test_the_laboratory_is_there_without_importing_it():
+    """In a process of its own: here others have imported it already."""
+    code = "import isobatch; print(isobatch.probe.decompose.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "decompose"
