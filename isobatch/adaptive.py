@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from isobatch.batch import Batch
-from isobatch.probe.online import Averages
+from isobatch.gradient_noise import Averages
 from isobatch.recipe import Recipe
 
 PATIENCE = 5

@@ -12,6 +12,7 @@ from isobatch.flags import Parser, whole_number
 from isobatch.recipe import Recipe
 from isobatch.scaling import SIZES, Change, Factors, Rescaled
 from isobatch.store import read_metrics, write_atomically
+from isobatch.view import columns
 
 
 def rescale(arguments: list[str]) -> int:
@@ -120,11 +121,7 @@ def table(changes: list[Change]) -> list[str]:
         return ["nothing moves"]
     rows = [("field", "old", "new", "rule", "why")]
     rows += [(c.field, _number(c.old), _number(c.new), c.rule, c.reason) for c in changes]
-    widths = [max(len(row[k]) for row in rows) for k in range(4)]
-    return [
-        "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[4]])
-        for row in rows
-    ]
+    return columns(rows)
 
 
 def _given(format: str | None, words: list[str]) -> dict[str, Any]:

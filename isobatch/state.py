@@ -11,11 +11,11 @@ from torch import Tensor
 from isobatch.advantages import AdvantageMoments
 from isobatch.batch import Batch
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
+from isobatch.gradient_noise import Averages
 from isobatch.machine import torch_threads
 from isobatch.models import ActorCritic, Agent, EncoderFactory, make_agent
 from isobatch.normalize import ObservationNormalizer, RewardNormalizer
 from isobatch.optimize import FlatOptimizer, FlatParameters, make_optimizer
-from isobatch.probe.online import Averages
 from isobatch.proximal import Ewma
 from isobatch.recipe import Recipe
 from isobatch.rollout import EpisodeTracker

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from isobatch import adaptive, envs, machine, policy, scaling, store
+from isobatch import adaptive, envs, gradient_noise, machine, policy, scaling, store
 from isobatch.algos import check_phase_memory, make_learner
 from isobatch.batch import Batch
 from isobatch.envs.catalog import require_trusted
@@ -24,7 +24,6 @@ from isobatch.envs.seeds import env_seeds
 from isobatch.errors import UserError
 from isobatch.models import EncoderFactory
 from isobatch.presets import family_preset, preset
-from isobatch.probe import online
 from isobatch.recipe import Recipe, check_budget
 from isobatch.rollout import Collector, Rollout
 from isobatch.state import TrainState
@@ -209,7 +208,10 @@ def _run(state: TrainState, arena: Arena, directory: store.RunDirectory, view: V
     recipe, counters = arena.recipe, state.counters
     image = arena.env.observation_layout.image
     chunk_size = chunk_rows(image, recipe.machine.chunk_size)
-    resumed, columns = counters.restarts > 0, online.COLUMNS if recipe.probe_interval else ()
+    resumed, columns = (
+        counters.restarts > 0,
+        gradient_noise.COLUMNS if recipe.probe_interval else (),
+    )
     counters.environments = arena.environments
     _checkpoint(directory, state, arena.env)  # A kill from here on leaves a run that resumes.
     if image is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from isobatch.recipe import Recipe
@@ -170,3 +171,12 @@ def size(count: float) -> str:
         if count >= one:
             return f"{count / one:.3g} {unit}"
     return f"{count:.0f} B"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lay rows of text out in columns, a line each."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

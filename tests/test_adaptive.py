@@ -9,8 +9,8 @@ import isobatch
 from isobatch import UserError, scaling
 from isobatch.adaptive import PATIENCE, decide, predicted
 from isobatch.batch import Batch
+from isobatch.gradient_noise import Averages, Measured
 from isobatch.presets import preset
-from isobatch.probe.online import Averages, Measured
 from isobatch.store import read_sealed
 from isobatch.view import readings
 

@@ -8,13 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from isobatch import losses
+from isobatch import gradient_noise, losses
 from isobatch.algos.estimates import change_at_half, estimate, explained_variance, normalized
 from isobatch.algos.stepping import learning_rate, make_stepper, means
 from isobatch.models.distributions import Distribution
 from isobatch.objectives import Current, Samples, policy_loss
 from isobatch.optimize import scheduled
-from isobatch.probe import online
 from isobatch.recipe import Objective, Recipe
 from isobatch.rollout import Rollout
 from isobatch.state import TrainState
@@ -76,9 +75,11 @@ class Ppo:
         clip_range, step_size = _schedules(recipe, state.counters.env_steps)
         statistics |= {"learning_rate": step_size, "clip_range": clip_range}
         scaled = normalized(state, advantages, rollout, recipe)
-        if online.is_due(recipe, state.counters.iterations, rollout):
+        if gradient_noise.is_due(recipe, state.counters.iterations, rollout):
             change = change_at_half(state, advantages, rollout, recipe)
-            statistics |= online.probe(state, recipe, rollout, scaled, change, self.chunk_size)
+            statistics |= gradient_noise.probe(
+                state, recipe, rollout, scaled, change, self.chunk_size
+            )
         rows_of = Gathering(state, rollout, scaled, targets, recipe.objective, clip_range)
         apart = {}
         if self.value_stepper is not None:

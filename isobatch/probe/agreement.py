@@ -30,9 +30,7 @@ def agreement(scales: Tensor, vectors: Tensor, squares: Tensor, valid: Tensor) -
 
     `squares` [K, N, T] are the vectors' squared norms; rows that are not `valid` do not count.
     """
-    weights = torch.where(valid, scales, 0).to(vectors.dtype)
-    counts = valid.flatten(1).sum(1).clamp(min=1)
-    means = torch.einsum("knt,kntp->kp", weights, vectors) / counts[:, None]
+    means = batch_means(scales, vectors, valid)
     norms = means.norm(dim=1)
     units = means / norms.clamp(min=1e-30)[:, None]
     rows = valid[0].flatten().nonzero().squeeze(1)
@@ -47,6 +45,13 @@ def agreement(scales: Tensor, vectors: Tensor, squares: Tensor, valid: Tensor) -
         sample_norms=factor.abs() * length,
         sample_cosines=(along * factor.sign()[:, None]).T,
     )
+
+
+def batch_means(scales: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
+    """Return the mean gradients [K, P] of batches, `scales` [K, N, T] x `vectors` [K, N, T, P]."""
+    weights = torch.where(valid, scales, 0).to(vectors.dtype)
+    counts = valid.flatten(1).sum(1).clamp(min=1)
+    return torch.einsum("knt,kntp->kp", weights, vectors) / counts[:, None]
 
 
 @dataclass(frozen=True)

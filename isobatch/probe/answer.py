@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from isobatch.probe.clusters import Estimate
 from isobatch.probe.curve import Shape
 from isobatch.probe.laboratory import Batches, Findings
 from isobatch.probe.noise import NoiseScale
+from isobatch.view import columns
 
 SURE = 0.95
 UPDATES = 10
@@ -240,16 +240,6 @@ def interval(estimate: Estimate) -> str:
     if math.isnan(estimate.low) and math.isnan(estimate.high):
         return digits(estimate.value)
     return f"{digits(estimate.value)} [{digits(estimate.low)}, {digits(estimate.high)}]"
-
-
-def columns(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Lay rows of text out in columns."""
-    rows = list(rows)
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def _shape(findings: Findings, name: str) -> Shape | None:

@@ -214,16 +214,16 @@ def estimate(
     return Estimate(value, value - most * error, value - least * error)
 
 
-def resampled(clusters: Clusters, statistic: Statistic) -> Tensor:
-    """Return a statistic [R] as it scatters around its estimate over resamples of environments.
+def scattered(clusters: Clusters, statistic: Statistic) -> Tensor:
+    """Return a statistic and how it scatters over resamples of the environments: [1 + R].
 
-    x + (x* - x_all): a resample is as far from what it was drawn from as the sample is from the
-    truth. The same environments are drawn every time, so that statistics can be compared.
+    x, then x + (x* - x_all): a resample is as far from what it was drawn from as the sample is
+    from the truth. The same environments are drawn every time, so that statistics can be compared.
     """
-    values = _values(clusters, statistic, _drawn(len(clusters)))
     once = torch.ones(1, len(clusters), dtype=torch.float64)
     value = _values(clusters, statistic, once)
-    return value + values - _everything(clusters, statistic)
+    values = _values(clusters, statistic, _drawn(len(clusters)))
+    return torch.cat([value, value + values - _everything(clusters, statistic)])
 
 
 def _deviations(clusters: Clusters, statistic: Statistic, positive: bool) -> tuple[float, float]:

@@ -27,10 +27,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from isobatch.probe.clusters import LEVEL, Clusters, Estimate, Sums, estimate, resampled
+from isobatch.probe.clusters import LEVEL, Clusters, Estimate, Sums, estimate, scattered
 from isobatch.probe.collection import Experience
 from isobatch.probe.gradients import Directions
-from isobatch.probe.variance import variance
+from isobatch.probe.variance import signal
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,16 @@ class Bias:
         """|G|^2 of the reference, its noise taken off; at least a hundredth of what is seen."""
         once = torch.ones(1, len(self.reference), dtype=torch.float64)
         sums, _ = self.reference.sums(once)
-        seen = float(sums.mean_square)
-        return max(float(_signal(sums)), 0.01 * seen) or 1.0
+        return max(float(signal(sums)), 0.01 * float(sums.mean_square)) or 1.0
 
     @property
     def lost(self) -> float:
         """In how many resamples of the environments no gradient is left."""
-        return float((resampled(self.reference, _signal) <= 0).double().mean())
+        return float((scattered(self.reference, signal)[1:] <= 0).double().mean())
 
     def norm(self, length: Length) -> Estimate:
         """Return |b(T)| / |G|; what is indistinguishable from none is 0."""
-        squared = estimate(length.difference, _signal) * (1 / self.signal)
+        squared = estimate(length.difference, signal) * (1 / self.signal)
         return Estimate(*(max(each, 0.0) ** 0.5 for each in squared))
 
 
@@ -201,13 +200,9 @@ def _means(scales: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
     return sums / valid.sum(0).clamp(min=1).double()[:, None]
 
 
-def _signal(sums: Sums) -> Tensor:
-    return sums.mean_square - sums.sampled * variance(sums)
-
-
 def _window_variance(sums: Sums) -> Tensor:
     """Variance of one window's mean gradient, E |m|^2 - |E m|^2."""
-    return sums.squares / sums.n_clusters - _signal(sums)
+    return sums.squares / sums.n_clusters - signal(sums)
 
 
 class _Errors(NamedTuple):
@@ -227,10 +222,10 @@ def _errors(measured: Bias, length: Length, n_envs: int) -> _Errors:
     <G(T), G> comes from the three squared norms, |G(T)|^2 + |G|^2 - |b(T)|^2 being twice it.
     Infinite where a resample leaves no gradient to be right along.
     """
-    own = _scattered(length.windows, _signal)
-    reference = _scattered(measured.reference, _signal)
-    along = (own + reference - _scattered(length.difference, _signal)) / 2
-    spread = _scattered(length.windows, _window_variance).clamp(min=0)
+    own = scattered(length.windows, signal)
+    reference = scattered(measured.reference, signal)
+    along = (own + reference - scattered(length.difference, signal)) / 2
+    spread = scattered(length.windows, _window_variance).clamp(min=0)
     factor = reference / along.square()
     lost = (reference <= 0) | (along <= 0)
     # Cauchy and Schwarz hold for the truth, not for every estimate of it.
@@ -238,12 +233,6 @@ def _errors(measured: Bias, length: Length, n_envs: int) -> _Errors:
     return _Errors(
         torch.where(lost, math.inf, bias2), torch.where(lost, math.inf, spread * factor / n_envs)
     )
-
-
-def _scattered(clusters: Clusters, statistic: Callable[[Sums], Tensor]) -> Tensor:
-    """Return a statistic and its resamples: [1 + R]; the same environments for every statistic."""
-    value = estimate(clusters, statistic, resample=False).value
-    return torch.cat([torch.tensor([value], dtype=torch.float64), resampled(clusters, statistic)])
 
 
 def _interval(scattered: Tensor) -> Estimate:

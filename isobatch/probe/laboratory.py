@@ -19,9 +19,9 @@ from isobatch.probe.clusters import Clusters
 from isobatch.probe.collection import Experience, MakeEnv, collect
 from isobatch.probe.gradients import Directions, Of, directions, output_of
 from isobatch.probe.noise import PARTS, NoiseScale, noise_of_clusters
-from isobatch.probe.speed import iteration_seconds
 from isobatch.probe.variance import Decomposition, decompose_clusters
 from isobatch.recipe import Recipe
+from isobatch.speed import trial
 
 MOST_ROWS, MOST_IMAGE_ROWS = 1 << 16, 1 << 15
 """Rows whose gradients are taken, unless the shapes asked for need more."""
@@ -33,6 +33,8 @@ LONGER = 4
 FADED = 0.01
 """A reward counts for nothing once (gamma lambda)^k is below this."""
 MOST_AHEAD = 512
+MOST_ENVS, MOST_IMAGE_ENVS = 1024, 256
+"""Wider shapes are not timed: making them takes longer than it tells."""
 
 Progress = Callable[[str, int, int], None]
 """(what, done so far, of how many or 0) -> None."""
@@ -156,7 +158,7 @@ def investigate(
             biases.append(curve.bias(experience, found, plan.lengths, gamma, each))
         timed = question.speed and make_env is None
         progress("timing shapes" if timed else "comparing shapes", 0, 0)
-        seconds = iteration_seconds(policy) if timed else None
+        seconds = _iteration_seconds(recipe, images) if timed else None
         shapes = curve.curve(biases[0], plan.samples, seconds)
     return Findings(
         policy, question, plan.own, plan.samples, experience, found,
@@ -307,18 +309,22 @@ def _batches(
     def batched(rows: Tensor) -> Tensor:
         return rows.unflatten(0, (count, n_envs))
 
-    group = (batched(vectors), batched(squares), batched(valid))
+    def means(rows: Tensor) -> Tensor:
+        return agreement.batch_means(batched(rows), batched(vectors), batched(valid))
+
     return Batches(
         shape,
         count,
         raw=decompose_clusters(raw, n_envs, n_steps),
         normalized=decompose_clusters(normal, n_envs, n_steps) if normal else None,
         across=(
-            _across(batched(scales), *group),
-            _across(batched(within), *group) if apart else None,
+            _across(means(scales)),
+            _across(means(within)) if apart else None,
         ),
         noise=list(noise_of_clusters(raw).values()),
-        agreement=agreement.agreement(batched(scales), *group),
+        agreement=agreement.agreement(
+            batched(scales), batched(vectors), batched(squares), batched(valid)
+        ),
         lags=agreement.lagged(scales, vectors, squares, valid),
     )
 
@@ -333,11 +339,26 @@ def _normalized(scales: Tensor, valid: Tensor, count: int) -> Tensor:
     return ((groups - mean) / (spread.sqrt() + 1e-8)).view_as(scales)
 
 
-def _across(scales: Tensor, vectors: Tensor, squares: Tensor, valid: Tensor) -> float | None:
-    """Return the variance of K batches' mean gradients, as they are."""
-    if len(scales) < 2:
+def _across(means: Tensor) -> float | None:
+    """Return the variance of K batches' mean gradients [K, P], as they are."""
+    if len(means) < 2:
         return None
-    weights = torch.where(valid, scales, 0).to(vectors.dtype)
-    means = torch.einsum("knt,kntp->kp", weights, vectors).double()
-    means = means / valid.flatten(1).sum(1).clamp(min=1).double()[:, None]
-    return float((means - means.mean(0)).square().sum() / (len(means) - 1))
+    return float(means.double().var(0).sum())
+
+
+def _iteration_seconds(recipe: Recipe, images: bool) -> Callable[[int, int], float | None]:
+    """Return a function from (n_envs, n_steps) to the seconds of one iteration, or None.
+
+    Learning takes a row the same time in every shape, and is timed once.
+    """
+    with trial(recipe) as own:
+        row = own.row_seconds()
+
+    def seconds(n_envs: int, n_steps: int) -> float | None:
+        if n_envs > (MOST_IMAGE_ENVS if images else MOST_ENVS):
+            return None
+        shaped = recipe.replace(n_envs=n_envs, n_steps=n_steps, n_minibatches=1)
+        with trial(shaped) as each:
+            return each.step_seconds() * n_steps + row * n_envs * n_steps
+
+    return seconds

@@ -9,8 +9,8 @@ from typing import Literal
 from torch import Tensor
 
 from isobatch.errors import UserError
-from isobatch.probe.clusters import Clusters, Estimate, Sums, estimate
-from isobatch.probe.variance import variance
+from isobatch.probe.clusters import Clusters, Estimate, Statistic, Sums, estimate
+from isobatch.probe.variance import signal, variance
 
 Estimator = Literal["per-sample", "two-batch", "per-environment"]
 PARTS = 16
@@ -55,9 +55,9 @@ def noise_of_clusters(clusters: Clusters) -> dict[Estimator, NoiseScale]:
     """The same from what is left of the gradients."""
     if len(clusters) < 2:
         raise UserError("one environment and one batch have no noise scale: take two or more")
-    kinds: dict[Estimator, tuple] = {
+    kinds: dict[Estimator, tuple[Statistic, Statistic]] = {
         "per-sample": (_sample_trace, _sample_signal),
-        "per-environment": (_cluster_trace, _cluster_signal),
+        "per-environment": (_cluster_trace, signal),
     }
     if clusters.part_gram is not None:
         parts = len(clusters.part_gram)
@@ -68,12 +68,14 @@ def noise_of_clusters(clusters: Clusters) -> dict[Estimator, NoiseScale]:
     return {kind: _measured(clusters, kind, *pair) for kind, pair in kinds.items()}
 
 
-def _measured(clusters: Clusters, kind: Estimator, trace, signal) -> NoiseScale:
+def _measured(
+    clusters: Clusters, kind: Estimator, trace: Statistic, square: Statistic
+) -> NoiseScale:
     # The ratio is estimated upside down: its numerator may cross zero, its denominator does not.
     # The parts of the two-batch estimate stay as dealt in every resample, so that it takes their
     # noise twice: Student's interval does not.
     resample = kind != "two-batch"
-    ratio = estimate(clusters, lambda sums: signal(sums) / trace(sums), resample=resample)
+    ratio = estimate(clusters, lambda sums: square(sums) / trace(sums), resample=resample)
     upside = [math.inf if not each > 0 else 1 / each for each in ratio]
     scale = Estimate(upside[0], upside[2], upside[1])
     if math.isnan(ratio.low):
@@ -81,7 +83,7 @@ def _measured(clusters: Clusters, kind: Estimator, trace, signal) -> NoiseScale:
     return NoiseScale(
         kind,
         noise_scale=scale,
-        signal=estimate(clusters, signal, resample=resample),
+        signal=estimate(clusters, square, resample=resample),
         trace=estimate(clusters, trace, positive=True, resample=resample),
     )
 
@@ -96,10 +98,6 @@ def _sample_signal(sums: Sums) -> Tensor:
 
 def _cluster_trace(sums: Sums) -> Tensor:
     return variance(sums) * sums.rows
-
-
-def _cluster_signal(sums: Sums) -> Tensor:
-    return sums.mean_square - sums.sampled * variance(sums)
 
 
 def _two_batch_trace(sums: Sums, parts: int) -> Tensor:

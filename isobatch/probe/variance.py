@@ -100,6 +100,11 @@ def variance(sums: Sums) -> Tensor:
     return count / (count - sums.sampled) * sums.between_squared / sums.rows**2
 
 
+def signal(sums: Sums) -> Tensor:
+    """Squared norm of the true mean, |m|^2 without the noise in it; it may be below zero."""
+    return sums.mean_square - sums.sampled * variance(sums)
+
+
 def sample_variance(sums: Sums) -> Tensor:
     """sigma^2, the variance of one sample's gradient, within and between clusters."""
     between, within, steps = _mean_squares(sums)

@@ -8,11 +8,10 @@ from hand_made import ENVS, PLAIN, STEPS, begin, experience
 from torch import nn
 
 import isobatch
-from isobatch import Recipe, UserError
+from isobatch import Recipe, UserError, gradient_noise
 from isobatch.algos.estimates import change_at_half, estimate, normalized
 from isobatch.algos.ppo import Ppo
-from isobatch.probe import online
-from isobatch.probe.online import Averages, GroupSums, Measured, PolicyGradient, measure
+from isobatch.gradient_noise import Averages, GroupSums, Measured, PolicyGradient, measure
 from isobatch.rollout import Rollout
 from isobatch.store import CLOCK_COLUMNS, read_policy, read_sealed
 
@@ -78,7 +77,7 @@ def square_of_mean(gradients, valid):
 @pytest.mark.parametrize("actions", ["discrete", "continuous"])
 @pytest.mark.parametrize("normalization", ["batch", "none"])
 def test_the_measurements_are_those_of_single_rows_gradients(actions, normalization, monkeypatch):
-    monkeypatch.setattr(online, "MINIBATCHES", 1000)
+    monkeypatch.setattr(gradient_noise, "MINIBATCHES", 1000)
     case = Case(actions, advantage_normalization=normalization)
     assert not bool(case.valid.all())
     directions, valid = case.directions(), case.valid
@@ -256,7 +255,7 @@ class Forgetful(nn.Module):
 
 
 def rows(run):
-    dropped = (*CLOCK_COLUMNS, *online.COLUMNS)
+    dropped = (*CLOCK_COLUMNS, *gradient_noise.COLUMNS)
     return [{k: v for k, v in row.items() if k not in dropped} for row in run.metrics]
 
 
@@ -279,19 +278,19 @@ def test_probing_leaves_training_alone_to_the_bit(algo, tmp_path):
     assert rows(runs[0]) == rows(runs[1])
     one, two = (read_policy(run.path)[0] for run in runs)
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
-    assert not any(column in row for row in runs[0].metrics for column in online.COLUMNS)
+    assert not any(column in row for row in runs[0].metrics for column in gradient_noise.COLUMNS)
     probed = [row["iterations"] for row in runs[1].metrics if row["gradient_trace"] is not None]
     whole = [row for row in runs[1].metrics if row["approx_kl"] is not None]
     assert probed[:3] == [2, 4, 6]
     assert all(row["probe_seconds"] for row in whole if row["iterations"] in probed)
-    assert all(set(online.COLUMNS) <= row.keys() for row in runs[1].metrics)
+    assert all(set(gradient_noise.COLUMNS) <= row.keys() for row in runs[1].metrics)
 
 
 def test_gradients_of_training_are_not_touched():
     case = Case(probe_every=1)
     learner = Ppo(case.state, case.recipe, 100)
     before = case.state.parameters.gradient.fill_(7.0).clone()
-    online.probe(
+    gradient_noise.probe(
         case.state, learner.recipe, case.rollout, case.advantages, case.change, chunk_size=10
     )
     assert torch.equal(case.state.parameters.gradient, before)
@@ -303,8 +302,8 @@ def smoothed(metrics):
     signal = trace = 0.0
     for row in metrics:
         if row["gradient_trace"] is not None:
-            signal = online.DECAY * signal + row["gradient_signal"]
-            trace = online.DECAY * trace + row["gradient_trace"]
+            signal = gradient_noise.DECAY * signal + row["gradient_signal"]
+            trace = gradient_noise.DECAY * trace + row["gradient_trace"]
             yield row["noise_scale"], trace / signal if signal > 0 else None
 
 
