@@ -18,9 +18,9 @@ import torch
 from isobatch import envs, machine
 from isobatch.algos import make_learner
 from isobatch.envs.seeds import env_seeds
+from isobatch.experience import Collector
 from isobatch.presets import preset
 from isobatch.recipe import Recipe
-from isobatch.rollout import Collector
 from isobatch.state import TrainState
 from isobatch.update import chunk_rows
 

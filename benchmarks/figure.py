@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from isobatch.recipe import Recipe
-from isobatch.store import read_metrics
+from isobatch.run.store import read_metrics
 
 
 def curve(path: Path) -> tuple[list[int], list[float]]:

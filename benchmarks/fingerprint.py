@@ -108,7 +108,7 @@ def _policy(path: Path) -> str:
     from safetensors import safe_open
 
     with safe_open(path / "policy.safetensors", framework="np") as file:
-        parts = {name: file.get_tensor(name) for name in sorted(file.keys())}  # noqa: SIM118
+        parts = {name: file.get_tensor(name) for name in sorted(file.keys())}
     return _hash(b"".join(name.encode() + value.tobytes() for name, value in parts.items()))
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from isobatch.algos.phase import PhaseBuffer
 from isobatch.envs import BatchedEnv, make
 from isobatch.envs.seeds import env_seeds
 from isobatch.machine import keep_freed_memory
-from isobatch.phase import PhaseBuffer
 from isobatch.presets import preset
 from isobatch.recipe import memory_size
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 
 import isobatch
-from isobatch.probe.clusters import Clusters
+from isobatch.noise.clusters import Clusters
+from isobatch.noise.variance import decompose_clusters
 from isobatch.probe.collection import collect
 from isobatch.probe.gradients import directions, output_of
 from isobatch.probe.laboratory import gae_lambda
-from isobatch.probe.variance import decompose_clusters
 
 
 def main() -> None:

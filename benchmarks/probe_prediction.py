@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import isobatch
-from isobatch.probe import Question, ShapeOf, investigate
+from isobatch.probe import Question, investigate
 from isobatch.study.results import Results
 
 UPDATES = (1, 10)
@@ -30,7 +30,7 @@ def predicted(run: Path, at: list[float], names: list[str]) -> list[list[list[fl
     points = []
     for part in at:
         policy = isobatch.load(run, at=part)
-        own = ShapeOf(policy.recipe.batch.n_envs, policy.recipe.batch.n_steps)
+        own = policy.recipe.batch.shape
         question = Question(shapes=(own,), batches=max(1, ENVS // own.n_envs), speed=False)
         shapes = {shape.name: shape for shape in investigate(policy, question).curve}
         errors = np.array([[shapes[name].error_over(k) for k in UPDATES] for name in names])

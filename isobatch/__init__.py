@@ -7,40 +7,49 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isobatch import probe as probe
+    from isobatch.algos import algorithm as algorithm
     from isobatch.batch import Batch as Batch
+    from isobatch.batch import Shape as Shape
     from isobatch.errors import UserError as UserError
     from isobatch.objectives import objective as objective
-    from isobatch.policy import Policy as Policy
-    from isobatch.policy import evaluate as evaluate
-    from isobatch.policy import load as load
     from isobatch.presets import preset as preset
     from isobatch.recipe import Recipe as Recipe
-    from isobatch.training import Run as Run
-    from isobatch.training import resume as resume
-    from isobatch.training import train as train
+    from isobatch.run.policy import Policy as Policy
+    from isobatch.run.policy import evaluate as evaluate
+    from isobatch.run.policy import load as load
+    from isobatch.run.sinks import Sink as Sink
+    from isobatch.run.training import Run as Run
+    from isobatch.run.training import resume as resume
+    from isobatch.run.training import train as train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Imported on first use: PyTorch and EnvPool take seconds, `isobatch --help` must not.
 _HOMES = {
     "Batch": "isobatch.batch",
-    "Policy": "isobatch.policy",
+    "Policy": "isobatch.run.policy",
     "Recipe": "isobatch.recipe",
-    "Run": "isobatch.training",
+    "Run": "isobatch.run.training",
+    "Shape": "isobatch.batch",
+    "Sink": "isobatch.run.sinks",
     "UserError": "isobatch.errors",
-    "evaluate": "isobatch.policy",
-    "load": "isobatch.policy",
+    "algorithm": "isobatch.algos",
+    "evaluate": "isobatch.run.policy",
+    "load": "isobatch.run.policy",
     "objective": "isobatch.objectives",
     "preset": "isobatch.presets",
-    "resume": "isobatch.training",
-    "train": "isobatch.training",
+    "resume": "isobatch.run.training",
+    "train": "isobatch.run.training",
 }
 __all__ = [
     "Batch",
     "Policy",
     "Recipe",
     "Run",
+    "Shape",
+    "Sink",
     "UserError",
+    "algorithm",
     "evaluate",
     "load",
     "objective",

@@ -5,12 +5,40 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from isobatch.errors import UserError
 
 ADAPTIVE = "adaptive"
 """The schedule that has no stages: the batch follows what is measured."""
+
+
+class Shape(NamedTuple):
+    """N environments x T steps: the shape of a rollout."""
+
+    n_envs: int
+    n_steps: int
+
+    @property
+    def samples(self) -> int:
+        """Rows of the rollout, N x T."""
+        return self.n_envs * self.n_steps
+
+    @property
+    def name(self) -> str:
+        """8x128."""
+        return f"{self.n_envs}x{self.n_steps}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def parse(cls, text: str, what: str = "a shape") -> Shape:
+        """Read 8x128; `what` names it in the error."""
+        match = re.fullmatch(r"\s*([1-9]\d*)\s*x\s*([1-9]\d*)\s*", text)
+        if match is None:
+            raise UserError(f"{what} must read like 8x128 (N x T), got {text.strip()!r}")
+        return cls(int(match[1]), int(match[2]))
 
 
 @dataclass(frozen=True)
@@ -35,13 +63,19 @@ class Batch:
         if self.n_minibatches > self.rollout_size:
             raise UserError(
                 f"n_minibatches {self.n_minibatches} is more than the {self.rollout_size} rows of "
-                f"a rollout (n_envs {self.n_envs} x n_steps {self.n_steps})"
+                f"a rollout (n_envs {self.n_envs} x n_steps {self.n_steps})",
+                field="n_minibatches",
             )
+
+    @property
+    def shape(self) -> Shape:
+        """N x T."""
+        return Shape(self.n_envs, self.n_steps)
 
     @property
     def rollout_size(self) -> int:
         """Rows in one rollout, N x T: the paper's iteration batch size."""
-        return self.n_envs * self.n_steps
+        return self.shape.samples
 
     @property
     def minibatch_size(self) -> int:
@@ -81,8 +115,7 @@ class Stage:
     """A batch from some environment step on."""
 
     env_steps: int
-    n_envs: int
-    n_steps: int
+    shape: Shape
     n_minibatches: int | None = None
     """None: as many as before."""
 
@@ -90,7 +123,7 @@ class Stage:
     def sizes(self) -> dict[str, Any]:
         """The fields of the batch it sets."""
         cut = {} if self.n_minibatches is None else {"n_minibatches": self.n_minibatches}
-        return {"n_envs": self.n_envs, "n_steps": self.n_steps, **cut}
+        return {**self.shape._asdict(), **cut}
 
 
 def parse_schedule(text: str, total_timesteps: int) -> tuple[Stage, ...]:
@@ -105,25 +138,25 @@ def parse_schedule(text: str, total_timesteps: int) -> tuple[Stage, ...]:
         if after.env_steps <= before.env_steps:
             raise UserError(
                 f"batch_schedule is out of order: {after.env_steps:,} comes after "
-                f"{before.env_steps:,}"
+                f"{before.env_steps:,}",
+                field="batch_schedule",
             )
     return stages
 
 
 def _stage(text: str, total_timesteps: int) -> Stage:
-    match = re.fullmatch(r"([\d_]+(?:\.\d+)?)([kM%]?)\s*:\s*(\d+)x(\d+)(?:x(\d+))?", text)
+    match = re.fullmatch(r"([\d_]+(?:\.\d+)?)([kM%]?)\s*:\s*([1-9]\d*x[1-9]\d*)(?:x(\d+))?", text)
     if match is None:
         raise UserError(
             f"batch_schedule must read like '0:8x128, 100k:32x128', step:N x T [x minibatches], "
-            f"or be {ADAPTIVE}, got {text!r}"
+            f"or be {ADAPTIVE}, got {text!r}",
+            field="batch_schedule",
         )
-    number, unit, n_envs, n_steps, n_minibatches = match.groups()
+    number, unit, shape, n_minibatches = match.groups()
     units = {"": 1, "k": 1_000, "M": 1_000_000, "%": total_timesteps / 100}
-    env_steps = round(float(number) * units[unit])
     return Stage(
-        env_steps,
-        positive("n_envs", int(n_envs)),
-        positive("n_steps", int(n_steps)),
+        round(float(number) * units[unit]),
+        Shape.parse(shape, "batch_schedule"),
         positive("n_minibatches", int(n_minibatches)) if n_minibatches else None,
     )
 
@@ -131,9 +164,9 @@ def _stage(text: str, total_timesteps: int) -> Stage:
 def positive(name: str, value: Any) -> int:
     """Return `value` if it is a whole number of at least 1; the error names the field."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UserError(f"{name} must be a whole number, got {value!r}")
+        raise UserError(f"{name} must be a whole number, got {value!r}", field=name)
     if value < 1:
-        raise UserError(f"{name} must be at least 1, got {value}")
+        raise UserError(f"{name} must be at least 1, got {value}", field=name)
     return value
 
 

@@ -1,11 +1,38 @@
 """Errors that are the user's to mend: one line, said before anything is written."""
 
+from __future__ import annotations
+
+import errno
+
 
 class UserError(ValueError):
     """A request that cannot be met as it stands; its message is one clear line.
 
     The command line prints it and ends with exit code 2; Python callers catch a `ValueError`.
+    `field` names the recipe or study field at fault, where it is one.
     """
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class DamagedFile(UserError):
+    """A file whose content is not what was written."""
+
+
+class InUse(UserError):
+    """Another process is training in the run directory."""
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Say whether an error means that there is no room left to write."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def one_line(error: Exception) -> str:
+    """Return an exception's message on one line."""
+    return " ".join(str(error).split())
 
 
 def nearest(name: str, known: list[str], count: int = 3) -> str:

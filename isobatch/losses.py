@@ -1,4 +1,4 @@
-"""Losses: pure, per sample, unreduced. `update.py` takes the one mean over valid rows.
+"""Losses: pure, per sample, unreduced. `update` takes the one mean over valid rows.
 
 logp: the current policy; logp_behav: the one that acted; logp_prox: the one that limits the step;
 all log-probabilities of the action taken, [B]. Equations: Hilton et al. 2021, section 2.
@@ -27,6 +27,7 @@ def clip_loss(
     In log space, since ratios can be large; with prox = behav it is PPO's, with eps infinite the
     importance-sampled policy gradient.
     """
+    _same_shape(logp, logp_behav, logp_prox, advantages)
     behav = floored(logp, logp_behav, max_ratio)
     eps = torch.as_tensor(clip_range, dtype=logp.dtype, device=logp.device)
     low, high = torch.log1p(-eps.clamp(max=1)), torch.log1p(eps)
@@ -52,6 +53,7 @@ def kl_loss(
     `kl` [B] is the distributions' own divergence; without it the reference's estimate
     (logp - logp_prox)^2 / 2 is used.
     """
+    _same_shape(logp, logp_behav, logp_prox, advantages, *(() if kl is None else (kl,)))
     behav = floored(logp, logp_behav, max_ratio)
     penalty = 0.5 * (logp - logp_prox).square() if kl is None else kl
     return -advantages * torch.exp(logp - behav) + kl_coef * penalty
@@ -59,12 +61,22 @@ def kl_loss(
 
 def policy_gradient_loss(logp: Tensor, advantages: Tensor) -> Tensor:
     """REINFORCE's objective (Williams 1992), negated: -A log pi, [B]."""
+    _same_shape(logp, advantages)
     return -advantages * logp
 
 
 def value_loss(values: Tensor, targets: Tensor) -> Tensor:
     """Half the squared error, (v - target)^2 / 2: [B]."""
+    _same_shape(values, targets)
     return 0.5 * (values - targets).square()
+
+
+def _same_shape(*tensors: Tensor) -> None:
+    """Refuse tensors of different shapes: [B] and [B, 1] would broadcast to [B, B] unnoticed."""
+    first = tensors[0].shape
+    if any(each.shape != first for each in tensors):
+        shapes = ", ".join(str(tuple(each.shape)) for each in tensors)
+        raise ValueError(f"losses are per sample, all [B]; got {shapes}")
 
 
 def floored(logp: Tensor, logp_behav: Tensor, max_ratio: float) -> Tensor:

@@ -1,15 +1,17 @@
-"""What the policy maximises, by name. A new objective is one function: see docs/objectives.md."""
+"""What the policy maximises, by name. A new objective is one function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from torch import Tensor
 
-from isobatch import losses, recipe
-from isobatch.errors import UserError
+from isobatch import losses, registry
+from isobatch.errors import UserError, nearest
 from isobatch.models.distributions import Distribution
+from isobatch.recipe import Objective, Recipe
+from isobatch.recipe.checks import problem
 
 
 class Samples(NamedTuple):
@@ -39,33 +41,58 @@ class Current(NamedTuple):
     distribution: Distribution
 
 
-PolicyLoss = Callable[[Current, Samples, recipe.Objective], Tensor]
+PolicyLoss = Callable[[Current, Samples, Objective], Tensor]
 """(current policy, samples, settings) -> losses [b], to be minimised; pure."""
 
 _LOSSES: dict[str, PolicyLoss] = {}
 
 
-def objective(name: str) -> Callable[[PolicyLoss], PolicyLoss]:
-    """Make a function the policy objective `name`, for recipes to use."""
+def objective(
+    name: str, coefficients: Mapping[str, float] | None = None
+) -> Callable[[PolicyLoss], PolicyLoss]:
+    """Make a function the policy objective `name`, for recipes to use.
+
+    `coefficients` are settings of its own with their defaults: the recipe has them like any other
+    field, and the function reads them as `settings.coefficients[name]`.
+    """
+    own = dict(coefficients or {})
+    refuse_taken_names(own)
 
     def register(loss: PolicyLoss) -> PolicyLoss:
         if name in _LOSSES:
             raise UserError(f"there is an objective {name!r} already")
         _LOSSES[name] = loss
-        if name not in recipe.OBJECTIVES:
-            recipe.OBJECTIVES.append(name)
+        registry.OBJECTIVES[name] = own
         return loss
 
     return register
 
 
+def refuse_taken_names(coefficients: Mapping[str, float]) -> None:
+    """Refuse coefficients that are no finite numbers, or named like a field every recipe has."""
+    taken = Recipe(env="").values
+    for name, value in coefficients.items():
+        if not name.isidentifier() or name in taken or name == "minibatch_size":
+            raise UserError(f"a coefficient cannot be named {name!r}", field=name)
+        found = problem(float, value)
+        if found:
+            raise UserError(f"{name} {found}, got {value!r}", field=name)
+
+
 def policy_loss(name: str) -> PolicyLoss:
     """Return the loss of an objective."""
+    if name not in _LOSSES:
+        hint = nearest(name, list(_LOSSES))
+        raise UserError(
+            f"unknown objective {name!r}, which training needs; there are {', '.join(_LOSSES)}."
+            f"{hint or ' One of your own: register it first, or --import its module.'}",
+            field="objective",
+        )
     return _LOSSES[name]
 
 
 @objective("clip")
-def _clip(current: Current, samples: Samples, settings: recipe.Objective) -> Tensor:
+def _clip(current: Current, samples: Samples, settings: Objective) -> Tensor:
     return losses.clip_loss(
         current.logp,
         samples.logp_behav,
@@ -77,7 +104,7 @@ def _clip(current: Current, samples: Samples, settings: recipe.Objective) -> Ten
 
 
 @objective("kl")
-def _kl(current: Current, samples: Samples, settings: recipe.Objective) -> Tensor:
+def _kl(current: Current, samples: Samples, settings: Objective) -> Tensor:
     exact = samples.params_prox
     return losses.kl_loss(
         current.logp,
@@ -91,5 +118,5 @@ def _kl(current: Current, samples: Samples, settings: recipe.Objective) -> Tenso
 
 
 @objective("pg")
-def _pg(current: Current, samples: Samples, settings: recipe.Objective) -> Tensor:
+def _pg(current: Current, samples: Samples, settings: Objective) -> Tensor:
     return losses.policy_gradient_loss(current.logp, samples.advantages)

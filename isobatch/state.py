@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from isobatch.advantages import AdvantageMoments
-from isobatch.batch import Batch
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
-from isobatch.gradient_noise import Averages
+from isobatch.experience import EpisodeTracker
 from isobatch.machine import torch_threads
 from isobatch.models import ActorCritic, Agent, EncoderFactory, make_agent
+from isobatch.noise.online import Averages
 from isobatch.normalize import ObservationNormalizer, RewardNormalizer
-from isobatch.optimize import FlatOptimizer, FlatParameters, make_optimizer
 from isobatch.proximal import Ewma
 from isobatch.recipe import Recipe
-from isobatch.rollout import EpisodeTracker
+from isobatch.update.optimize import FlatOptimizer, FlatParameters, make_optimizer
 
 
 @dataclass
@@ -44,6 +43,8 @@ class Counters:
 class TrainState:
     """Networks, optimiser, averages, normalisers, generators and counters."""
 
+    recipe: Recipe
+    """In force now: the run's own, at the batch of the moment. `move` replaces it."""
     model: Agent
     parameters: FlatParameters
     """The model's parameters, as the optimiser sees them."""
@@ -61,8 +62,6 @@ class TrainState:
     episodes: EpisodeTracker
     probe: Averages
     """Of the gradient's noise, where it is measured."""
-    batch: Batch
-    """In use now."""
     counters: Counters
 
     @classmethod
@@ -90,6 +89,7 @@ class TrainState:
             return make_optimizer(parameters, recipe.optimizer) if wanted else None
 
         return cls(
+            recipe=recipe,
             model=model,
             parameters=parameters,
             optimizer=make_optimizer(parameters, recipe.optimizer),
@@ -107,7 +107,6 @@ class TrainState:
             shuffle_generator=torch.Generator().manual_seed(recipe.seed + 1),
             episodes=EpisodeTracker(n_envs),
             probe=Averages(),
-            batch=recipe.batch,
             counters=Counters(),
         )
 
@@ -133,21 +132,23 @@ class TrainState:
             tensors.update({f"{part}.{name}": value for name, value in entries.items()})
         return tensors
 
-    def adopt(self, recipe: Recipe) -> None:
+    @property
+    def steps_left(self) -> int:
+        """Environment steps the budget still holds."""
+        return self.recipe.total_timesteps - self.counters.env_steps
+
+    def move(self, recipe: Recipe) -> None:
         """Go on with the hyperparameters and the batch of another recipe.
 
         Weights, moments and averages stay; what belongs to single environments begins anew.
         """
-        for optimizer in (self.optimizer, self.value_optimizer, self.auxiliary_optimizer):
-            if optimizer is not None:
-                optimizer.settings = recipe.optimizer
+        before, self.recipe = self.recipe, recipe
         if self.proximal is not None:
             self.proximal.decay = recipe.objective.proximal_decay
         if recipe.objective.advantage_normalization == "ewma":
             self.advantage_moments.decay = recipe.objective.advantage_decay
-        before, self.batch = self.batch, recipe.batch
-        n_envs, n_steps = recipe.batch.n_envs, recipe.batch.n_steps
-        self.probe.restart(reshaped=(n_envs, n_steps) != (before.n_envs, before.n_steps))
+        self.probe.restart(reshaped=recipe.batch.shape != before.batch.shape)
+        n_envs = recipe.batch.n_envs
         if len(self.reward_normalizer.running) != n_envs:
             self.reward_normalizer.restart(n_envs)
             self.episodes.restart(n_envs)
@@ -169,7 +170,7 @@ class TrainState:
             "episodes": self.episodes.state_dict(),
             "advantage_moments": self.advantage_moments.state_dict(),
             "probe": self.probe.state_dict(),
-            "batch": asdict(self.batch),
+            "batch": asdict(self.recipe.batch),
         }
 
     def load(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:

@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from gymnasium import spaces
 
+from isobatch.algos import Context
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
+from isobatch.experience import Rollout
 from isobatch.recipe import Recipe
-from isobatch.rollout import Rollout
 from isobatch.state import TrainState
 
 STEPS, ENVS = 16, 4
@@ -25,6 +26,23 @@ PLAIN = Recipe(env="hand-made").replace(
 
 def begin(recipe, actions="discrete", encoder=None) -> Any:
     return TrainState.begin(recipe, OBSERVATIONS, ACTIONS[actions], torch.device("cpu"), encoder)
+
+
+def made(kind, state, recipe=None, chunk_size=1000, **context) -> Any:
+    """Return a learner of a state, whose recipe in force is the one given."""
+    if recipe is not None:
+        state.recipe = recipe
+    return kind(Context(state, chunk_size, **context))
+
+
+def learn(learner, rollout) -> Any:
+    """Return the statistics of learning from a rollout, its steps counted as the loop does."""
+    learned, counters = learner.learn(rollout), learner.state.counters
+    counters.epochs += learned.epochs
+    counters.grad_steps += learned.grad_steps
+    if learned.phase_iterations is not None:
+        counters.phase_iterations = learned.phase_iterations
+    return learned.statistics
 
 
 def experience(state, seed=0):

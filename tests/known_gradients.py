@@ -44,4 +44,4 @@ CASES = {
 
 def without_intervals(monkeypatch) -> None:
     """Leave the intervals out, which take nearly all of the time."""
-    monkeypatch.setattr("isobatch.probe.clusters._deviations", lambda *_: (math.nan, math.nan))
+    monkeypatch.setattr("isobatch.noise.clusters._deviations", lambda *_: (math.nan, math.nan))

@@ -7,18 +7,18 @@ from probe_envs import Counter, TensorCounter, vector_of
 
 import isobatch
 from isobatch import UserError, scaling
-from isobatch.adaptive import PATIENCE, decide, predicted
 from isobatch.batch import Batch
-from isobatch.gradient_noise import Averages, Measured
+from isobatch.noise.online import Averages, Measured
 from isobatch.presets import preset
-from isobatch.store import read_sealed
-from isobatch.view import readings
+from isobatch.run.sinks import readings
+from isobatch.run.store import read_sealed
+from isobatch.scaling.adaptive import PROBES_PER_MOVE, decide, predicted
 
 RECIPE = preset("CartPole-v1", n_envs=8, n_steps=128, n_minibatches=4, batch_schedule="adaptive")
 OWN = RECIPE.batch
 
 
-def averages(probes=PATIENCE, noise_scale: float | None = 512.0, **values: Any) -> Averages:
+def averages(probes=PROBES_PER_MOVE, noise_scale: float | None = 512.0, **values: Any) -> Averages:
     """Return averages of probes that all found the same."""
     known: dict[str, Any] = {"variance": 1.0, "half_variance": 2.0, "bias": 0.0} | values
     signal = -1.0 if noise_scale is None else 1.0
@@ -92,8 +92,8 @@ def test_minibatches_are_whole_numbers_of_whole_rows():
 
 
 def test_a_decision_waits_for_a_few_probes():
-    assert moved(averages(PATIENCE - 1, noise_scale=1e6)) is None
-    assert moved(averages(PATIENCE, noise_scale=1e6)) == cut(2)
+    assert moved(averages(PROBES_PER_MOVE - 1, noise_scale=1e6)) is None
+    assert moved(averages(PROBES_PER_MOVE, noise_scale=1e6)) == cut(2)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_run_adapts_says_so_and_goes_on_as_it_was_when_resumed(tmp_path):
     for before, row in zip([run.metrics[0], *run.metrics], run.metrics, strict=False):
         assert ("decision" in row) == ("reshaped" in row) == (sizes(row) != sizes(before))
         if "decision" in row:
-            assert waited >= PATIENCE, "a resume does not shorten the wait"
+            assert waited >= PROBES_PER_MOVE, "a resume does not shorten the wait"
             waited = 0
             assert row["reshaped"].split(" ", 1)[0] in SIZES
             assert row["decision"] in readings(row)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from isobatch import diagram
 from isobatch.cli import main
+from isobatch.pages import diagram
 from isobatch.presets import preset
 from isobatch.recipe import Recipe
-from isobatch.store import RunDirectory
+from isobatch.run.store import RunDirectory
 
 TUNED = preset("CoinrunHard-v0", "ppg-ewma", n_envs=256, proximal_decay=8 / 9)
 

@@ -10,7 +10,7 @@ import pytest
 
 import isobatch
 from isobatch.cli import main
-from isobatch.store import CLOCK_COLUMNS, RunDirectory, read_metrics
+from isobatch.run.store import CLOCK_COLUMNS, RunDirectory, read_metrics
 
 COMMAND = Path(sys.executable).parent / "isobatch"
 WITH_PROBES = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}

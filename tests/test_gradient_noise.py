@@ -8,12 +8,14 @@ from hand_made import ENVS, PLAIN, STEPS, begin, experience
 from torch import nn
 
 import isobatch
-from isobatch import Recipe, UserError, gradient_noise
+from isobatch import Recipe, UserError
 from isobatch.algos.estimates import change_at_half, estimate, normalized
-from isobatch.algos.ppo import Ppo
-from isobatch.gradient_noise import Averages, GroupSums, Measured, PolicyGradient, measure
-from isobatch.rollout import Rollout
-from isobatch.store import CLOCK_COLUMNS, read_policy, read_sealed
+from isobatch.experience import Rollout
+from isobatch.noise import online
+from isobatch.noise.clusters import Clusters
+from isobatch.noise.estimators import squared_gradient, variance
+from isobatch.noise.online import Averages, GroupSums, Measured, PolicyGradient, measure
+from isobatch.run.store import CLOCK_COLUMNS, read_policy, read_sealed
 
 SMALL: dict[str, Any] = {
     "n_envs": 4, "n_steps": 16, "n_minibatches": 2, "n_epochs": 2, "quiet": True,
@@ -28,9 +30,9 @@ class Case:
         self.recipe = PLAIN.replace(**settings)
         self.state = begin(self.recipe, actions)
         self.rollout = experience(self.state)
-        self.raw, _ = estimate(self.state, self.rollout, self.recipe)
-        self.advantages = normalized(self.state, self.raw, self.rollout, self.recipe)
-        self.change = change_at_half(self.state, self.raw, self.rollout, self.recipe)
+        self.raw, _ = estimate(self.state, self.rollout)
+        self.advantages = normalized(self.state, self.raw, self.rollout)
+        self.change = change_at_half(self.state, self.raw, self.rollout)
         self.valid = self.rollout.valid
 
     def gradient(self, chunk_size=1000):
@@ -66,18 +68,15 @@ def cluster_variance(gradients, valid):
 
 
 def square_of_mean(gradients, valid):
-    """The mean of <g_i, g_j> over all pairs of rows [T, N, P] of different environments."""
-    pairs = [
-        gradients[valid[:, n], n] @ gradients[valid[:, m], m].T
-        for n, m in itertools.permutations(range(ENVS), 2)
-    ]
-    return float(sum(each.sum() for each in pairs) / sum(each.numel() for each in pairs))
+    """|mean|^2 of rows [T, N, P] without the variance that environments' means have of it."""
+    mean = gradients[valid].mean(0)
+    return float(mean @ mean) - cluster_variance(gradients, valid)
 
 
 @pytest.mark.parametrize("actions", ["discrete", "continuous"])
 @pytest.mark.parametrize("normalization", ["batch", "none"])
 def test_the_measurements_are_those_of_single_rows_gradients(actions, normalization, monkeypatch):
-    monkeypatch.setattr(gradient_noise, "MINIBATCHES", 1000)
+    monkeypatch.setattr(online, "MINIBATCHES", 1000)
     case = Case(actions, advantage_normalization=normalization)
     assert not bool(case.valid.all())
     directions, valid = case.directions(), case.valid
@@ -108,7 +107,7 @@ def test_random_minibatches_have_the_rows_trace_in_expectation():
     assert error < 0.15 * truth
 
 
-@pytest.mark.parametrize("counts", [[3, 3, 3, 3], [1, 2, 3, 6]])
+@pytest.mark.parametrize("counts", [[3, 3, 3, 3], [5, 6, 6, 7]])
 def test_groups_estimate_without_bias(counts):
     random = torch.Generator().manual_seed(0)
     truth = torch.tensor([1.0, -0.5, 0.25])
@@ -119,11 +118,26 @@ def test_groups_estimate_without_bias(counts):
         sums = GroupSums(torch.zeros(3))
         for group, count in zip(draw, counts, strict=True):
             sums.add(count * group, count)
-        found.append((sums.variance, sums.signal))
-    variance, signal = torch.tensor(found).mean(0).tolist()
+        found.append((variance(sums), squared_gradient(sums)))
+    spread, signal = torch.tensor(found).mean(0).tolist()
     assert signal == pytest.approx(float(truth @ truth), rel=0.05)
-    if len(set(counts)) == 1:  # Of unequal groups it is a ratio estimate, which only nearly is.
-        assert variance == pytest.approx(3 * 0.5**2 / len(counts), rel=0.05)
+    # Of unequal groups it is a ratio estimate, which only nearly is.
+    share = sum(count**2 for count in counts) / sum(counts) ** 2
+    assert spread == pytest.approx(3 * 0.5**2 * share, rel=0.05)
+
+
+@pytest.mark.parametrize("counts", [[3, 3, 3, 3], [1, 2, 3, 6]])
+def test_training_and_the_laboratory_estimate_alike(counts):
+    """Groups of environments in training are the laboratory's clusters: one formula for both."""
+    random = torch.Generator().manual_seed(0)
+    gradients = torch.randn(len(counts), max(counts), 5, generator=random)
+    valid = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
+    clusters, _ = Clusters.of(gradients, valid).sums(torch.ones(1, len(counts)).double())
+    sums = GroupSums(torch.zeros(5))
+    for rows, known in zip(gradients, valid, strict=True):
+        sums.add(rows[known].sum(0), int(known.sum()))
+    assert variance(sums) == pytest.approx(float(variance(clusters)), rel=1e-5)
+    assert squared_gradient(sums) == pytest.approx(float(squared_gradient(clusters)), rel=1e-5)
 
 
 def test_rows_in_chunks_give_the_same_gradient():
@@ -161,12 +175,12 @@ def test_advantages_change_at_half_as_those_of_a_rollout_cut_there(finals, norma
     if finals:
         values = torch.randn(STEPS, ENVS, generator=torch.Generator().manual_seed(1))
         rollout = replace(rollout, final_values=torch.where(rollout.truncated, values, 0))
-    raw, _ = estimate(state, rollout, recipe)
-    normalized(state, raw, rollout, recipe)
+    raw, _ = estimate(state, rollout)
+    normalized(state, raw, rollout)
     half = STEPS // 2
-    shorter, _ = estimate(state, cut(rollout, half), recipe)
+    shorter, _ = estimate(state, cut(rollout, half))
     unit = float(raw[rollout.valid].std(correction=0)) if normalization == "batch" else 1.0
-    change = change_at_half(state, raw, rollout, recipe)
+    change = change_at_half(state, raw, rollout)
     expected = (shorter - raw[:half]) / unit
     torch.testing.assert_close(change[:half], expected, rtol=1e-4, atol=1e-5)
     assert bool((change[:half] != 0).any())
@@ -179,7 +193,7 @@ def test_a_single_step_and_a_single_environment_have_no_halves_and_no_groups():
     whole = experience(state)
     short = cut(whole, 1)
     zero = torch.zeros(1, ENVS)
-    assert change_at_half(state, short.rewards, short, recipe).shape == (1, ENVS)
+    assert change_at_half(state, short.rewards, short).shape == (1, ENVS)
     gradient = PolicyGradient(state.model, state.observation_normalizer, short, 100)
     found = measure(gradient, short.valid, short.rewards, zero, 1, torch.Generator())
     assert found.variance is not None
@@ -255,7 +269,7 @@ class Forgetful(nn.Module):
 
 
 def rows(run):
-    dropped = (*CLOCK_COLUMNS, *gradient_noise.COLUMNS)
+    dropped = (*CLOCK_COLUMNS, *online.COLUMNS)
     return [{k: v for k, v in row.items() if k not in dropped} for row in run.metrics]
 
 
@@ -278,21 +292,21 @@ def test_probing_leaves_training_alone_to_the_bit(algo, tmp_path):
     assert rows(runs[0]) == rows(runs[1])
     one, two = (read_policy(run.path)[0] for run in runs)
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
-    assert not any(column in row for row in runs[0].metrics for column in gradient_noise.COLUMNS)
+    assert not any(column in row for row in runs[0].metrics for column in online.COLUMNS)
     probed = [row["iterations"] for row in runs[1].metrics if row["gradient_trace"] is not None]
     whole = [row for row in runs[1].metrics if row["approx_kl"] is not None]
     assert probed[:3] == [2, 4, 6]
     assert all(row["probe_seconds"] for row in whole if row["iterations"] in probed)
-    assert all(set(gradient_noise.COLUMNS) <= row.keys() for row in runs[1].metrics)
+    assert all(set(online.COLUMNS) <= row.keys() for row in runs[1].metrics)
 
 
 def test_gradients_of_training_are_not_touched():
     case = Case(probe_every=1)
-    learner = Ppo(case.state, case.recipe, 100)
     before = case.state.parameters.gradient.fill_(7.0).clone()
-    gradient_noise.probe(
-        case.state, learner.recipe, case.rollout, case.advantages, case.change, chunk_size=10
-    )
+    online.probe(
+        case.state.probe, case.state.model, case.state.observation_normalizer, case.rollout,
+        case.advantages, case.change, n_minibatches=4, chunk_size=10, seed=(0, 0),
+    )  # fmt: skip
     assert torch.equal(case.state.parameters.gradient, before)
     assert case.state.model.training
 
@@ -302,8 +316,8 @@ def smoothed(metrics):
     signal = trace = 0.0
     for row in metrics:
         if row["gradient_trace"] is not None:
-            signal = gradient_noise.DECAY * signal + row["gradient_signal"]
-            trace = gradient_noise.DECAY * trace + row["gradient_trace"]
+            signal = online.DECAY * signal + row["gradient_signal"]
+            trace = online.DECAY * trace + row["gradient_trace"]
             yield row["noise_scale"], trace / signal if signal > 0 else None
 
 

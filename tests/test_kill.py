@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from isobatch.cli import main
-from isobatch.store import read_metrics, read_policy
+from isobatch.run.store import read_metrics, read_policy
 
 KILLS, BUDGET, N_ENVS = 20, 20_000, 4
 TRAIN = [
@@ -18,7 +18,7 @@ TRAIN = [
 # command's own work, and not into the seconds that imports take.
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["isobatch.flags", "isobatch.training", "envpool", "safetensors.torch"]
+    ["isobatch.cli.flags", "isobatch.run.loop", "envpool", "safetensors.torch"]
 )
 
 

@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hand_made import PLAIN, begin, experience, weights
+from hand_made import PLAIN, begin, experience, learn, made, weights
 
 import isobatch
-from isobatch import objectives, recipe
+from isobatch import objectives, registry
+from isobatch.algos import Context, make_learner
 from isobatch.algos.ppo import Ppo
 from isobatch.errors import UserError
 from isobatch.models.distributions import Categorical
@@ -18,16 +19,17 @@ PAGE = Path(__file__).parent.parent / "docs" / "objectives.md"
 @pytest.fixture(autouse=True)
 def _registry_as_it_was(monkeypatch):
     monkeypatch.setattr(objectives, "_LOSSES", dict(objectives._LOSSES))
-    monkeypatch.setattr(recipe, "OBJECTIVES", list(recipe.OBJECTIVES))
+    monkeypatch.setattr(registry, "OBJECTIVES", dict(registry.OBJECTIVES))
 
 
-def test_every_name_a_recipe_knows_has_a_loss():
-    assert set(recipe.OBJECTIVES) == set(objectives._LOSSES) == {"clip", "kl", "pg"}
+def test_every_name_the_registry_knows_has_a_loss():
+    assert set(registry.OBJECTIVES) == set(objectives._LOSSES) == {"clip", "kl", "pg"}
 
 
-def test_an_unknown_objective_is_refused_with_those_there_are():
-    with pytest.raises(UserError, match="objective must be one of clip, kl, pg, got 'spo'"):
-        PLAIN.replace(objective="spo")
+def test_an_unknown_objective_is_refused_when_a_learner_is_made_with_those_there_are():
+    recipe = PLAIN.replace(objective="klip")
+    with pytest.raises(UserError, match=r"'klip'.*there are clip, kl, pg\. Did you mean clip"):
+        make_learner(Context(begin(recipe), 100))
 
 
 def test_a_name_is_given_once():
@@ -83,7 +85,7 @@ STRONG = PLAIN.replace(learning_rate=0.5, n_minibatches=4, n_epochs=4)
 def learned(settings):
     state = begin(settings)
     for seed in range(2):
-        statistics = Ppo(state, settings, 1000).learn(experience(begin(settings), seed))
+        statistics = learn(made(Ppo, state, settings, 1000), experience(begin(settings), seed))
     return weights(state), statistics
 
 
@@ -101,9 +103,9 @@ def test_ewma_with_the_acting_policy_as_proximal_is_ppo():
     state, plain = begin(one), begin(STRONG)
     state.proximal.update = lambda: None
     rollout = experience(plain)
-    statistics = Ppo(state, one, 1000).learn(rollout)
+    statistics = learn(made(Ppo, state, one, 1000), rollout)
     assert statistics["clip_fraction"] > 0.05
-    Ppo(plain, STRONG, 1000).learn(rollout)
+    learn(made(Ppo, plain, STRONG, 1000), rollout)
     torch.testing.assert_close(weights(state), weights(plain), rtol=0, atol=1e-6)
 
 
@@ -113,7 +115,7 @@ def test_a2c_is_one_step_of_the_policy_gradient_and_of_ppo_alike():
     state = begin(one)
     rollout = experience(state)
     single_a2c, single_ppo = begin(one), begin(one)
-    Ppo(single_a2c, one.replace(algo="a2c", objective="pg"), 1000).learn(rollout)
-    Ppo(single_ppo, one, 1000).learn(rollout)
+    learn(made(Ppo, single_a2c, one.replace(algo="a2c", objective="pg"), 1000), rollout)
+    learn(made(Ppo, single_ppo, one, 1000), rollout)
     torch.testing.assert_close(weights(single_a2c), weights(single_ppo), rtol=0, atol=1e-6)
     assert not torch.equal(weights(single_a2c), weights(state))

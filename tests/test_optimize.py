@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from isobatch.optimize import FlatParameters, make_optimizer, scheduled
 from isobatch.recipe import Optimizer
+from isobatch.update.optimize import FlatParameters, make_optimizer, scheduled
 
 
 def seeded(seed=0):
@@ -65,7 +65,8 @@ def test_stepping_the_flat_vector_trains_the_module(memory_format, optimizer):
     flat = copy.deepcopy(plain)
     parameters = FlatParameters(flat)
     images = torch.randn(6, 3, 8, 8, generator=seeded())
-    ours = make_optimizer(parameters, Optimizer(optimizer=optimizer, momentum=0.9))
+    settings = Optimizer(optimizer=optimizer, momentum=0.9)
+    ours = make_optimizer(parameters, settings)
     theirs = {
         "adam": lambda: torch.optim.Adam(plain.parameters(), lr=0.01, eps=1e-5),
         "radam": lambda: torch.optim.RAdam(plain.parameters(), lr=0.01, eps=1e-5),
@@ -78,7 +79,7 @@ def test_stepping_the_flat_vector_trains_the_module(memory_format, optimizer):
         plain(images).square().mean().backward()
         flat(images).square().mean().backward()
         theirs.step()
-        ours.step(0.01)
+        ours.step(settings, 0.01)
     torch.testing.assert_close(flat(images), plain(images), rtol=1e-4, atol=1e-5)
     assert (flat(images) - pictures()(images)).abs().max() > 0.01
 
@@ -88,11 +89,12 @@ def taken(gradients, learning_rate, **settings):
     module = nn.Linear(1, 1, bias=False).double()
     parameters = FlatParameters(module)
     parameters.vector.data.zero_()
-    optimizer = make_optimizer(parameters, Optimizer(**settings))
+    chosen = Optimizer(**settings)
+    optimizer = make_optimizer(parameters, chosen)
     values = []
     for gradient in gradients:
         parameters.gradient.fill_(gradient)
-        optimizer.step(learning_rate)
+        optimizer.step(chosen, learning_rate)
         values.append(module.weight.item())
     return values
 
@@ -118,14 +120,14 @@ def test_optimizer_state_restores_what_follows(optimizer):
     ours = make_optimizer(first, settings)
     first.gradient.normal_(generator=seeded())
     for _ in range(3):
-        ours.step(0.1)
+        ours.step(settings, 0.1)
     second = FlatParameters(network())
     second.vector.data.copy_(first.vector.data)
     restored = make_optimizer(second, settings)
     restored.load_state_dict(copy.deepcopy(ours.state_dict()))
     for parameters, each in ((first, ours), (second, restored)):
         parameters.gradient.fill_(0.5)
-        each.step(0.1)
+        each.step(settings, 0.1)
         moved.append(parameters.vector.detach())
     assert torch.equal(*moved)
 

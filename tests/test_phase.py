@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from isobatch.errors import UserError
-from isobatch.phase import PhaseBuffer
-from isobatch.store import DamagedFile
+from isobatch.algos.phase import PhaseBuffer
+from isobatch.errors import DamagedFile, UserError
 
 ODD_BITS = [
     0x80000000,  # -0.0
@@ -123,7 +122,7 @@ def test_memory_is_bounded_and_the_file_holds_the_rest(rollouts, memory):
 
 @pytest.mark.parametrize("block_bytes", [3000, 100])
 def test_blocks_of_memory_may_be_many_or_small(spill, monkeypatch, block_bytes):
-    monkeypatch.setattr("isobatch.phase.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("isobatch.algos.phase.BLOCK_BYTES", block_bytes)
     rollout = frames(n_envs=8)
     buffer = PhaseBuffer(PLENTY, spill)
     buffer.add(*rollout)

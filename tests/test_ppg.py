@@ -3,14 +3,13 @@ from typing import Any
 
 import pytest
 import torch
-from hand_made import ENVS, OBSERVATIONS, PLAIN, STEPS, begin, experience, weights
+from hand_made import ENVS, OBSERVATIONS, PLAIN, STEPS, begin, experience, learn, made, weights
 
-from isobatch.algos import check_phase_memory
 from isobatch.algos.estimates import estimate
 from isobatch.algos.ppg import Ppg
 from isobatch.algos.ppo import Ppo
 from isobatch.errors import UserError
-from isobatch.optimize import FlatParameters, make_optimizer
+from isobatch.update.optimize import FlatParameters, make_optimizer
 
 RECIPE = PLAIN.replace(
     algo="ppg", n_minibatches=2, n_epochs=1, n_policy_iterations=2, n_aux_epochs=1,
@@ -20,7 +19,9 @@ RECIPE = PLAIN.replace(
 
 def ppg(recipe, tmp_path, state=None, chunk_size=1000):
     notes = []
-    learner = Ppg(state or begin(recipe), recipe, chunk_size, tmp_path / "phase.bin", notes.append)
+    learner = made(
+        Ppg, state or begin(recipe), recipe, chunk_size, directory=tmp_path, note=notes.append
+    )
     return learner, notes
 
 
@@ -28,10 +29,10 @@ def ppg(recipe, tmp_path, state=None, chunk_size=1000):
 def test_without_auxiliary_epochs_it_is_ppo_to_the_bit(architecture, tmp_path):
     settings = {"architecture": architecture, "n_epochs": 3, "optimizer": "adam"}
     phasic, _ = ppg(RECIPE.replace(n_aux_epochs=0, **settings), tmp_path)
-    plain = Ppo(begin(PLAIN.replace(n_minibatches=2, **settings)), phasic.recipe, 1000)
+    plain = made(Ppo, begin(PLAIN.replace(n_minibatches=2, **settings)), phasic.state.recipe, 1000)
     for seed in range(5):
         rollout = experience(plain.state, seed)
-        mine, theirs = phasic.learn(rollout), plain.learn(rollout)
+        mine, theirs = learn(phasic, rollout), learn(plain, rollout)
         # The norm's last bit: the auxiliary head's zeros are summed too.
         assert mine.pop("grad_norm") == pytest.approx(theirs.pop("grad_norm"), rel=1e-6)
         assert {name: mine[name] for name in theirs} == theirs
@@ -57,12 +58,12 @@ def test_the_auxiliary_phase_is_the_papers(architecture, tmp_path):
     state = begin(recipe)
     learner, _ = ppg(recipe, tmp_path, state)
     first, second = (experience(state, seed) for seed in (0, 1))
-    learner.learn(first)
+    learn(learner, first)
     twin = begin(recipe)
     twin.load(copy.deepcopy(state.tensors()), state.numbers())
-    policy_phase = Ppo(twin, recipe, 1000)
-    statistics = learner.learn(second)
-    policy_phase.learn(second)
+    policy_phase = made(Ppo, twin, recipe, 1000)
+    statistics = learn(learner, second)
+    learn(policy_phase, second)
     # By hand: the same policy phase, then three steps of all rows at once.
     model = policy_phase.state.model
     targets = torch.cat([value_targets(recipe, rollout) for rollout in (first, second)])
@@ -87,14 +88,14 @@ def test_the_auxiliary_phase_is_the_papers(architecture, tmp_path):
 
 
 def value_targets(recipe, rollout):
-    return estimate(begin(recipe), rollout, recipe)[1][rollout.valid]
+    return estimate(begin(recipe), rollout)[1][rollout.valid]
 
 
 def test_the_optimisers_are_apart_and_each_is_kept(tmp_path):
     recipe = RECIPE.replace(optimizer="adam")
     learner, _ = ppg(recipe, tmp_path)
     for seed in range(4):
-        learner.learn(experience(learner.state, seed))
+        learn(learner, experience(learner.state, seed))
     kept = learner.state.tensors()
     assert int(kept["optimizer.count"]) == 4 * 2
     assert int(kept["auxiliary_optimizer.count"]) == 2
@@ -106,7 +107,7 @@ def test_the_optimisers_are_apart_and_each_is_kept(tmp_path):
 
 def test_phases_take_turns_and_say_how_far_they_are(tmp_path):
     learner, notes = ppg(RECIPE, tmp_path)
-    rows = [learner.learn(experience(learner.state, seed)) for seed in range(5)]
+    rows = [learn(learner, experience(learner.state, seed)) for seed in range(5)]
     assert [row["phase_iteration"] for row in rows] == [1, 2, 1, 2, 1]
     assert ["aux_rows" in row for row in rows] == [False, True, False, True, False]
     assert all(row["phase_memory_bytes"] > 0 and row["phase_disk_bytes"] == 0 for row in rows)
@@ -116,21 +117,21 @@ def test_phases_take_turns_and_say_how_far_they_are(tmp_path):
 
 def test_a_resumed_phase_ends_when_it_would_have(tmp_path):
     first, _ = ppg(RECIPE, tmp_path)
-    first.learn(experience(first.state))
+    learn(first, experience(first.state))
     state = begin(RECIPE)
     state.load(first.state.tensors(), first.state.numbers())
     again, _ = ppg(RECIPE, tmp_path, state)
     rollout = experience(state, 1)
-    assert again.learn(rollout)["aux_rows"] == rollout.n_valid
+    assert learn(again, rollout)["aux_rows"] == rollout.n_valid
 
 
 def test_the_average_begins_anew_after_each_auxiliary_phase(tmp_path):
     learner, _ = ppg(RECIPE.replace(algo="ppg-ewma", proximal_decay=0.9), tmp_path)
     state: Any = learner.state
     proximal, actor = state.proximal, state.model.actor
-    learner.learn(experience(learner.state))
+    learn(learner, experience(learner.state))
     assert proximal.weight > 1
-    learner.learn(experience(learner.state, 1))
+    learn(learner, experience(learner.state, 1))
     assert proximal.weight == 1
     for average, weight in zip(proximal.module.parameters(), actor.parameters(), strict=True):
         assert torch.equal(average, weight)
@@ -140,16 +141,17 @@ def test_minibatches_hold_whole_segments(tmp_path):
     recipe = RECIPE.replace(aux_segments=3, n_aux_epochs=2)
     learner, _ = ppg(recipe, tmp_path)
     sizes = []
-    gradient = learner.stepper.gradient
+    stepper = learner._stepper(recipe)
+    gradient = stepper.gradient
 
     def spy(rows, gather):
         sizes.append(len(rows))
         return gradient(rows, gather)
 
-    learner.stepper.gradient = spy
+    stepper.gradient = spy
     rollouts = [experience(learner.state, seed) for seed in range(2)]
     for rollout in rollouts:
-        statistics = learner.learn(rollout)
+        statistics = learn(learner, rollout)
     lengths = torch.cat([rollout.valid.sum(0) for rollout in rollouts])
     assert statistics["aux_grad_steps"] == len(sizes) == 2 * 3  # 8 segments by 3, twice.
     assert sum(sizes[:3]) == sum(sizes[3:]) == int(lengths.sum())
@@ -163,7 +165,7 @@ def test_a_phase_on_disk_teaches_what_one_in_memory_does(tmp_path):
     spilled, _ = ppg(recipe.replace(phase_memory="1kB"), tmp_path)
     for seed in range(2):
         rollout = experience(held.state, seed)
-        rows = held.learn(rollout), spilled.learn(rollout)
+        rows = learn(held, rollout), learn(spilled, rollout)
     assert rows[0]["phase_disk_bytes"] == 0 < rows[1]["phase_disk_bytes"]
     assert torch.equal(weights(held.state), weights(spilled.state))
     assert not (tmp_path / "phase.bin").exists()
@@ -174,8 +176,8 @@ def test_chunks_do_not_change_the_auxiliary_phase(tmp_path):
     chunked, _ = ppg(RECIPE, tmp_path, chunk_size=5)
     for seed in range(2):
         rollout = experience(whole.state, seed)
-        whole.learn(rollout)
-        chunked.learn(rollout)
+        learn(whole, rollout)
+        learn(chunked, rollout)
     torch.testing.assert_close(weights(chunked.state), weights(whole.state), rtol=0, atol=1e-5)
 
 
@@ -185,10 +187,10 @@ def test_value_epochs_apart_come_first_with_an_optimiser_of_their_own(tmp_path):
     state = begin(recipe)
     rollout = experience(state)
     twin = begin(recipe)
-    statistics = Ppo(state, recipe, 1000).learn(rollout)
+    statistics = learn(made(Ppo, state, recipe, 1000), rollout)
     assert (state.counters.epochs, state.counters.grad_steps) == (7, 7)
-    joint = Ppo(twin, recipe.replace(n_value_epochs=0), 1000)
-    joint.learn(rollout)
+    joint = made(Ppo, twin, recipe.replace(n_value_epochs=0), 1000)
+    learn(joint, rollout)
     # The policy sees the same two epochs as when both are trained at once ...
     for mine, theirs in zip(
         state.model.actor.parameters(), twin.model.actor.parameters(), strict=True
@@ -204,7 +206,7 @@ def test_value_epochs_apart_come_first_with_an_optimiser_of_their_own(tmp_path):
         parameters.gradient.zero_()
         error = value.model({"vector": vectors})[1] - targets
         (0.5 * 0.5 * error.square().mean()).backward()
-        optimizer.step(recipe.optimizer.learning_rate)
+        optimizer.step(recipe.optimizer, recipe.optimizer.learning_rate)
     torch.testing.assert_close(
         state.model.value_head.weight, value.model.value_head.weight, rtol=0, atol=1e-5
     )
@@ -218,6 +220,6 @@ def test_equal_epochs_are_trained_at_once():
 
 def test_a_memory_too_small_for_a_segment_is_refused():
     segment = STEPS * 3 * 4
-    check_phase_memory(RECIPE.replace(phase_memory=f"{segment}B"), OBSERVATIONS)
+    Ppg.check(RECIPE.replace(phase_memory=f"{segment}B"), OBSERVATIONS)
     with pytest.raises(UserError, match=r"phase_memory 191B.*16 steps of 12 bytes are 192 bytes"):
-        check_phase_memory(RECIPE.replace(phase_memory=f"{segment - 1}B"), OBSERVATIONS)
+        Ppg.check(RECIPE.replace(phase_memory=f"{segment - 1}B"), OBSERVATIONS)

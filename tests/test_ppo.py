@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hand_made import ACTIONS, ENVS, PLAIN, STEPS, begin, experience, weights
+from hand_made import ACTIONS, ENVS, PLAIN, STEPS, begin, experience, learn, made, weights
 from torch import nn
 
 from isobatch.algos import ppo
 from isobatch.envs.spaces import ObservationLayout
-from isobatch.rollout import Rollout
+from isobatch.experience import Rollout
 from isobatch.state import TrainState
 
 
@@ -18,10 +18,10 @@ def learned(recipe, rollouts=None, chunk_size=1000, actions="discrete", encoder=
     """Return (state, statistics) after learning from the rollouts, or from one of its own."""
     state = begin(recipe, actions, encoder)
     state.counters.env_steps = env_steps
-    learner = ppo.Ppo(state, recipe, chunk_size)
+    learner = made(ppo.Ppo, state, recipe, chunk_size)
     statistics = {}
     for rollout in rollouts or [experience(state)]:
-        statistics = learner.learn(rollout)
+        statistics = learn(learner, rollout)
     return state, statistics
 
 
@@ -143,7 +143,7 @@ def test_chunks_do_not_change_what_is_learned(algo, actions):
 def test_statistics_of_the_first_step_by_hand():
     recipe = PLAIN.replace(advantage_normalization="none")
     rollout = own_rollout(recipe)
-    advantages, targets = ppo.estimate(begin(recipe), rollout, recipe)
+    advantages, targets = ppo.estimate(begin(recipe), rollout)
     raw, wanted = advantages[rollout.valid], targets[rollout.valid]
     _, statistics = learned(recipe, [rollout])
     errors = wanted - rollout.values[:-1][rollout.valid]
@@ -161,7 +161,7 @@ def test_policy_learns_from_the_observations_it_acted_on():
     state = begin(recipe)
     state.observation_normalizer.update(3 + 5 * torch.randn(100, 3))
     rollout = experience(state)
-    statistics = ppo.Ppo(state, recipe, 1000).learn(rollout)
+    statistics = learn(made(ppo.Ppo, state, recipe, 1000), rollout)
     assert statistics["approx_kl"] == pytest.approx(0, abs=1e-6)
 
 
@@ -180,8 +180,8 @@ def test_exact_kl_penalty_is_between_the_proximal_policy_and_the_current_one(alg
         acted = torch.distributions.Categorical(logits=rollout.params[valid])
     kl = torch.distributions.kl_divergence(acted, current)
     log_ratio = current.log_prob(rollout.actions[valid].squeeze(1)) - rollout.logp[valid]
-    advantages = ppo.estimate(state, rollout, recipe)[0][valid]
-    statistics = ppo.Ppo(state, recipe, 1000).learn(rollout)
+    advantages = ppo.estimate(state, rollout)[0][valid]
+    statistics = learn(made(ppo.Ppo, state, recipe, 1000), rollout)
     expected = (2 * kl - log_ratio.exp() * advantages).mean()
     assert kl.mean() > 0.01
     assert statistics["policy_loss"] == pytest.approx(expected.item(), rel=1e-4)
@@ -206,15 +206,15 @@ def test_proximal_decay_0_never_clips():
 def traced(recipe):
     """Return (state, statistics, the actor's weights at the start and after each step)."""
     state = begin(recipe)
-    learner = ppo.Ppo(state, recipe, 1000)
+    learner = made(ppo.Ppo, state, recipe, 1000)
     trace, step = [copy.deepcopy(state.model.actor.state_dict())], state.optimizer.step
 
-    def recorded(learning_rate):
-        step(learning_rate)
+    def recorded(settings, learning_rate):
+        step(settings, learning_rate)
         trace.append(copy.deepcopy(state.model.actor.state_dict()))
 
     state.optimizer.step = recorded  # pyright: ignore[reportAttributeAccessIssue]
-    return state, learner.learn(experience(state)), trace
+    return state, learn(learner, experience(state)), trace
 
 
 def test_proximal_policy_averages_the_gradient_steps():
@@ -286,8 +286,8 @@ def test_minibatch_of_one_row_is_not_normalised_by_anothers_moments():
     recipe = PLAIN.replace(advantage_normalization="minibatch")
     state = begin(recipe)
     rollout = experience(state)
-    advantages, targets = ppo.estimate(state, rollout, recipe)
-    gathering = ppo.Gathering(state, rollout, advantages, targets, recipe.objective, 0.2)
+    advantages, targets = ppo.estimate(state, rollout)
+    gathering = ppo.Gathering(state, rollout, advantages, targets, 0.2)
     alone = torch.tensor([3])
     gathering.begin_minibatch(alone)
     expected = gathering(alone).advantages.clone()
@@ -301,7 +301,7 @@ def test_ewma_normalisation_remembers_the_last_iterations():
     rollouts = [experience(begin(recipe), seed) for seed in (0, 1)]
     rollouts[0] = scaled(rollouts[0], 10.0)
     state, _ = learned(recipe, rollouts)
-    old, new = (ppo.estimate(state, each, recipe)[0][each.valid].double() for each in rollouts)
+    old, new = (ppo.estimate(state, each)[0][each.valid].double() for each in rollouts)
     weight = 0.5 * len(old) + len(new)
     mean = (0.5 * old.sum() + new.sum()) / weight
     square = (0.5 * old.square().sum() + new.square().sum()) / weight
@@ -313,7 +313,7 @@ def test_batch_normalisation_forgets_them():
     recipe = PLAIN.replace(advantage_decay=0.5)
     rollouts = [experience(begin(recipe), seed) for seed in (0, 1)]
     state, _ = learned(recipe, rollouts)
-    raw = ppo.estimate(state, rollouts[1], recipe)[0][rollouts[1].valid]
+    raw = ppo.estimate(state, rollouts[1])[0][rollouts[1].valid]
     assert state.advantage_moments.mean == pytest.approx(raw.mean().item(), abs=1e-6)
 
 
@@ -392,7 +392,7 @@ def hand_made(rewards, values, terminated, truncated, valid, first, final_values
 def test_same_step_resets_give_the_advantages_of_next_step_ones(normalize_rewards):
     recipe = PLAIN.replace(normalize_rewards=normalize_rewards, n_envs=1)
     pair = next_and_same_step()
-    (a, a_targets), (b, b_targets) = (ppo.estimate(begin(recipe), each, recipe) for each in pair)
+    (a, a_targets), (b, b_targets) = (ppo.estimate(begin(recipe), each) for each in pair)
     valid = pair[0].valid
     torch.testing.assert_close(a[valid], b.flatten())
     torch.testing.assert_close(a_targets[valid], b_targets.flatten())
@@ -467,7 +467,7 @@ def test_compiled_update_reads_the_models_own_weights(case):
         state = TrainState.begin(recipe, IMAGES, ACTIONS["discrete"], torch.device("cpu"))
     else:
         state = begin(recipe, encoder=Transposed if case == "transposed" else None)
-    stepper = ppo.Ppo(state, recipe, 64).stepper
+    stepper, _ = made(ppo.Ppo, state, recipe, 64)._steppers(recipe)
     views = state.parameters.views(state.parameters.vector) if stepper.compiled else {}
     for name, parameter in state.model.named_parameters():
         assert torch.equal(views.get(name, parameter), parameter), name
@@ -496,6 +496,6 @@ def test_saved_state_learns_on_as_the_run_itself(algo):
     restored.load(copy.deepcopy(state.tensors()), copy.deepcopy(state.numbers()))
     rollout = experience(state, seed=3)
     for each in (state, restored):
-        ppo.Ppo(each, recipe, 1000).learn(rollout)
+        learn(made(ppo.Ppo, each, recipe, 1000), rollout)
     assert torch.equal(weights(restored), weights(state))
     assert restored.counters == state.counters

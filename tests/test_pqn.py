@@ -4,17 +4,17 @@ import dataclasses
 import pytest
 import torch
 from gymnasium import spaces
-from hand_made import ENVS, OBSERVATIONS, PLAIN, STEPS, begin, weights
+from hand_made import ENVS, OBSERVATIONS, PLAIN, STEPS, begin, learn, made, weights
 from hypothesis import given
 from hypothesis import strategies as st
 
 from isobatch.algos.pqn import Pqn, epsilon
 from isobatch.envs.spaces import ActionLayout
 from isobatch.errors import UserError
+from isobatch.experience import Rollout
 from isobatch.models import QNetwork
 from isobatch.models.distributions import EpsilonGreedy
 from isobatch.recipe import Exploration
-from isobatch.rollout import Rollout
 from isobatch.state import TrainState
 
 RECIPE = PLAIN.replace(algo="pqn", layer_norm=True, activation="relu", total_timesteps=640)
@@ -68,7 +68,7 @@ def test_one_step_is_the_regression_on_q_lambda():
     loss = 0.5 * (chosen - targets).square().mean()
     slopes = torch.autograd.grad(loss, list(network.parameters()))
     before = weights(state).clone()
-    statistics = Pqn(state, recipe, 1000).learn(rollout)
+    statistics = learn(made(Pqn, state, recipe, 1000), rollout)
     expected = torch.cat([slope.flatten() for slope in slopes])
     torch.testing.assert_close(before - weights(state), expected, rtol=0, atol=1e-5)
     assert statistics["value_loss"] == pytest.approx(loss.item(), rel=1e-4)
@@ -79,12 +79,12 @@ def test_exploration_falls_with_the_environment_steps():
     state = begin(RECIPE)
     settings = Exploration(epsilon_start=1.0, epsilon_end=0.1, epsilon_fraction=0.5)
     recipe = dataclasses.replace(RECIPE, exploration=settings)
-    learner = Pqn(state, recipe, 1000)
+    learner = made(Pqn, state, recipe, 1000)
     assert state.model.epsilon == 1.0
     seen = []
     for seed in range(8):
         rollout = experience(state, seed)
-        seen.append(learner.learn(rollout)["epsilon"])
+        seen.append(learn(learner, rollout)["epsilon"])
         state.counters.env_steps += rollout.n_valid
     spent = [62 * k / 640 for k in range(8)]
     assert seen == pytest.approx([max(0.1, 1 - 0.9 * part / 0.5) for part in spent])
@@ -93,7 +93,7 @@ def test_exploration_falls_with_the_environment_steps():
 def test_a_run_that_goes_on_explores_as_much_as_when_it_stopped():
     state = begin(RECIPE)
     state.counters.env_steps = 320
-    Pqn(state, RECIPE, 1000)
+    made(Pqn, state, RECIPE, 1000)
     assert state.model.epsilon == epsilon(RECIPE.exploration, 0.5)
 
 

@@ -3,7 +3,8 @@ import pytest
 from isobatch.batch import Batch
 from isobatch.errors import UserError
 from isobatch.presets import PRESETS, family_preset, preset, preset_name
-from isobatch.recipe import ALGORITHMS, check_budget
+from isobatch.recipe import check_budget
+from isobatch.registry import ALGORITHMS
 
 
 def assert_has(recipe, **expected):

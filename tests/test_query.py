@@ -5,7 +5,7 @@ import pytest
 import isobatch
 from isobatch.cli import main
 from isobatch.errors import UserError
-from isobatch.query import connect, run_query
+from isobatch.study.query import connect, run_query
 
 SMALL = {"n_envs": 2, "n_steps": 8, "n_minibatches": 2, "n_epochs": 1, "quiet": True}
 
@@ -27,7 +27,7 @@ def test_metrics_of_all_runs_are_one_table(runs):
         "group by runs.seed order by runs.seed"
     ).fetchall()
     for (seed, count, steps), path in zip(rows, sorted(runs.iterdir()), strict=True):
-        metrics = isobatch.training.Run(path).metrics
+        metrics = isobatch.Run(path).metrics
         assert (count, steps) == (len(metrics), metrics[-1]["env_steps"])
         assert str(seed) in path.name
     database.close()

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from isobatch.batch import Batch
 from isobatch.errors import UserError
 from isobatch.presets import PRESETS, family_preset
-from isobatch.recipe import ALGORITHMS, Recipe, check_budget
+from isobatch.recipe import Recipe, check_budget
+from isobatch.registry import ALGORITHMS
 
 RECIPE = Recipe(env="CartPole-v1")
 
@@ -44,7 +45,7 @@ def test_field_names_are_unique_so_flat_overrides_are_unambiguous():
         for leaf in dataclasses.fields(getattr(RECIPE, table.name))
     ]
     assert len(names) == len(set(names))
-    assert set(names) <= set(RECIPE.values)
+    assert set(names) - {"coefficients"} <= set(RECIPE.values)
 
 
 def test_minibatch_size_stands_for_n_minibatches():
@@ -104,19 +105,26 @@ BAD = [
     ("env_threads", -1), ("chunk_size", -1), ("seed", -1), ("seed", 1.5), ("total_timesteps", 0),
     ("total_timesteps", 1e6), ("hidden_sizes", ()), ("hidden_sizes", (64, 0)),
     ("hidden_sizes", (64, 2.5)), ("hidden_sizes", 64), ("hidden_sizes", "64"),
-    ("env_options", ("num_levels",)), ("env_options", "a=1"), ("objective", "trpo"),
+    ("env_options", ("num_levels",)), ("env_options", "a=1"), ("objective", 3),
     ("optimizer", "lion"), ("encoder", "resnet"), ("architecture", "twin"), ("init", "zeros"),
     ("activation", "gelu"), ("advantage_normalization", "always"), ("minibatches_by", "rows"),
     ("learning_rate_schedule", "cosine"), ("device", "tpu"), ("vectorization", "threads"),
-    ("kl_estimator", "exactly"), ("normalize_rewards", "yes"), ("algo", "trpo"), ("env", 3),
+    ("kl_estimator", "exactly"), ("normalize_rewards", "yes"), ("env", 3),
     ("n_envs", 0), ("n_steps", 2.0), ("n_minibatches", 0), ("n_epochs", -1),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("field", "value"), BAD)
 def test_bad_value_names_the_field(field, value):
-    with pytest.raises(UserError, match=f"^{field} "):
+    with pytest.raises(UserError, match=f"^{field} ") as caught:
         RECIPE.replace(**{field: value})
+    assert caught.value.field == field
+
+
+def test_an_unknown_algorithm_is_refused_with_those_there_are():
+    with pytest.raises(UserError, match=r"unknown algorithm 'pppo'.*Did you mean ppo") as caught:
+        RECIPE.replace(algo="pppo")
+    assert caught.value.field == "algo"
 
 
 GOOD = [

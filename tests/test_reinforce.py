@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 import torch
-from hand_made import ENVS, PLAIN, STEPS, begin, experience, weights
+from hand_made import ENVS, PLAIN, STEPS, begin, experience, learn, made, weights
 
 from isobatch.algos import reinforce
 from isobatch.algos.reinforce import Reinforce
@@ -52,7 +52,7 @@ def test_one_step_is_the_policy_gradient_with_rewards_to_go(baseline):
         returns[t, n] = sum(0.9 ** (k - t) * rollout.rewards[k, n] for k in range(t, end + 1))
     expected = gradient_by_hand(state, rollout, returns[rows], rows, baseline)
     before = weights(state).clone()
-    statistics = Reinforce(state, recipe, 1000).learn(rollout)
+    statistics = learn(made(Reinforce, state, recipe, 1000), rollout)
     torch.testing.assert_close(before - weights(state), expected, rtol=0, atol=1e-5)
     assert statistics["rows_learned"] == 6 + STEPS
     assert statistics["rows_waiting"] == STEPS * ENVS - 6 - STEPS
@@ -61,14 +61,14 @@ def test_one_step_is_the_policy_gradient_with_rewards_to_go(baseline):
 
 def test_rows_wait_for_their_episodes_end_and_are_learned_from_once():
     state = begin(RECIPE)
-    learner = Reinforce(state, RECIPE, 1000)
-    first = learner.learn(endings(state, [(3, 0)]))
+    learner = made(Reinforce, state, RECIPE, 1000)
+    first = learn(learner, endings(state, [(3, 0)]))
     assert (first["rows_learned"], first["rows_waiting"]) == (4, STEPS * ENVS - 4)
-    nothing = learner.learn(endings(state, [], 1))
+    nothing = learn(learner, endings(state, [], 1))
     assert nothing["rows_learned"] == 0
     assert "policy_loss" not in nothing
     assert nothing["rows_waiting"] == 2 * STEPS * ENVS - 4
-    last = learner.learn(endings(state, [(STEPS - 1, n) for n in range(ENVS)], 2))
+    last = learn(learner, endings(state, [(STEPS - 1, n) for n in range(ENVS)], 2))
     assert last["rows_learned"] == 3 * STEPS * ENVS - 4
     assert last["rows_waiting"] == last["rows_dropped"] == 0
 
@@ -79,18 +79,18 @@ def test_a_return_reaches_over_rollouts():
     ends = [(STEPS - 1, n) for n in range(ENVS)]
     first, second = endings(state, []), endings(state, ends, 1)
     second.observations["vector"][0] = first.observations["vector"][-1]
-    two = Reinforce(state, RECIPE, 1000)
-    two.learn(first)
-    two.learn(second)
-    one = Reinforce(again, RECIPE.replace(n_steps=2 * STEPS), 1000)
-    one.learn(reinforce.concatenate(first, second))
+    two = made(Reinforce, state, RECIPE, 1000)
+    learn(two, first)
+    learn(two, second)
+    one = made(Reinforce, again, RECIPE.replace(n_steps=2 * STEPS), 1000)
+    learn(one, reinforce.concatenate(first, second))
     torch.testing.assert_close(weights(state), weights(again))
 
 
 def test_rows_that_wait_too_long_are_dropped_and_counted(monkeypatch):
-    monkeypatch.setattr(reinforce, "PATIENCE", 2)
-    learner = Reinforce(begin(RECIPE), RECIPE, 1000)
-    seen = [learner.learn(endings(learner.state, [], seed)) for seed in range(4)]
+    monkeypatch.setattr(reinforce, "MOST_ROLLOUTS", 2)
+    learner = made(Reinforce, begin(RECIPE), RECIPE, 1000)
+    seen = [learn(learner, endings(learner.state, [], seed)) for seed in range(4)]
     size = STEPS * ENVS
     assert [row["rows_waiting"] for row in seen] == [size, 2 * size, 2 * size, 2 * size]
     assert [row["rows_dropped"] for row in seen] == [0, 0, size, size]
@@ -100,14 +100,14 @@ def test_without_a_baseline_the_value_function_is_left_alone():
     recipe = RECIPE.replace(baseline=False, architecture="dual")
     state = begin(recipe)
     before = state.model.value_head.weight.detach().clone()
-    Reinforce(state, recipe, 1000).learn(endings(state, [(9, 1)]))
+    learn(made(Reinforce, state, recipe, 1000), endings(state, [(9, 1)]))
     assert torch.equal(state.model.value_head.weight, before)
 
 
 def test_rewards_are_normalised_once_as_they_come():
     recipe = RECIPE.replace(normalize_rewards=True)
     state = begin(recipe)
-    learner = Reinforce(state, recipe, 1000)
+    learner = made(Reinforce, state, recipe, 1000)
     for seed in range(3):
-        learner.learn(endings(state, [], seed))
+        learn(learner, endings(state, [], seed))
     assert float(state.reward_normalizer.moments.count) == pytest.approx(3 * STEPS * ENVS, abs=1)

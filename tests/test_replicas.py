@@ -7,10 +7,10 @@ from torch import nn
 
 import isobatch
 from isobatch.algos import ppo
-from isobatch.optimize import FlatParameters, make_optimizer
 from isobatch.recipe import Optimizer
-from isobatch.replicas import Replicas
 from isobatch.update import Stepper
+from isobatch.update.optimize import FlatParameters, make_optimizer
+from isobatch.update.replicas import Replicas
 
 IMAGES = torch.randn(40, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -31,7 +31,9 @@ def stepper(count, chunk_size=7):
     parameters = FlatParameters(model)
     optimizer = make_optimizer(parameters, Optimizer())
     replicas = Replicas(model, parameters, count) if count > 1 else None
-    return Stepper(model, parameters, optimizer, squared, None, chunk_size, replicas=replicas)
+    return Stepper(
+        model, parameters, optimizer, squared, Optimizer(), chunk_size, replicas=replicas
+    )
 
 
 def gather(rows):

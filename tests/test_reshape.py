@@ -6,9 +6,9 @@ from probe_envs import Counter
 
 import isobatch
 from isobatch import UserError, scaling
-from isobatch.batch import Stage, parse_schedule
+from isobatch.batch import Shape, Stage, parse_schedule
 from isobatch.presets import preset
-from isobatch.store import CLOCK_COLUMNS, read_policy, read_sealed
+from isobatch.run.store import CLOCK_COLUMNS, read_policy, read_sealed
 
 SMALL: dict[str, Any] = {
     "n_envs": 4, "n_steps": 16, "n_minibatches": 2, "n_epochs": 2, "quiet": True,
@@ -23,15 +23,15 @@ def rows(run):
 def test_a_schedule_reads_as_people_write_it():
     assert parse_schedule("adaptive", 1) == ()
     assert parse_schedule("0%:8x128, 33.3%:32x32, 900:64x16", 1000) == (
-        Stage(0, 8, 128),
-        Stage(333, 32, 32),
-        Stage(900, 64, 16),
+        Stage(0, Shape(8, 128)),
+        Stage(333, Shape(32, 32)),
+        Stage(900, Shape(64, 16)),
     )
     assert parse_schedule("", 1) == ()
     assert parse_schedule("0:8x128, 100k:32x128x8,1.5M: 128x32", 1) == (
-        Stage(0, 8, 128),
-        Stage(100_000, 32, 128, 8),
-        Stage(1_500_000, 128, 32),
+        Stage(0, Shape(8, 128)),
+        Stage(100_000, Shape(32, 128), 8),
+        Stage(1_500_000, Shape(128, 32)),
     )
 
 
@@ -42,7 +42,7 @@ def test_a_schedule_reads_as_people_write_it():
         ("0:8x16, 0:16x16", "out of order"),
         ("8x128", "must read like '0:8x128, 100k:32x128'"),
         ("0:8", "must read like"),
-        ("0:0x8", "n_envs must be at least 1"),
+        ("0:0x8", "must read like"),
         ("soon:8x16", "must read like"),
         ("adaptively", "or be adaptive"),
         ("200:8x16, 10%:16x16", "out of order: 51 comes after 200"),

@@ -10,7 +10,7 @@ from probe_envs import MODES, Acting, Both, Counter, Faulty, Journal, TensorCoun
 
 from isobatch import Recipe, UserError, envs, preset
 from isobatch.algos import ppo
-from isobatch.rollout import BY_STEP, Collector, EpisodeTracker, Rollout, concatenate
+from isobatch.experience import BY_STEP, Collector, EpisodeTracker, Rollout, concatenate
 from isobatch.state import TrainState
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ class Collecting:
 
     def advantages(self, rollout):
         """Return environment 0's advantages, transitions only."""
-        advantages, _ = ppo.estimate(self.state, rollout, self.recipe)
+        advantages, _ = ppo.estimate(self.state, rollout)
         return advantages[:, 0][rollout.valid[:, 0]]
 
     def value(self, count):

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from isobatch.errors import UserError
 from isobatch.presets import family_preset, preset
-from isobatch.recipe import ALGORITHMS, Recipe
-from isobatch.scaling import center_of_mass, decay_of_mass, decay_of_span, rescale, span
+from isobatch.recipe import Recipe
+from isobatch.registry import ALGORITHMS
+from isobatch.scaling import rescale
+from isobatch.scaling.factors import center_of_mass, decay_of_mass, decay_of_span, span
 
 REFERENCE = preset("CoinrunHard-v0", "ppg-ewma", n_envs=256, proximal_decay=8 / 9)
 LADDER = [
@@ -54,7 +56,7 @@ powers = st.integers(0, 6).map(lambda exponent: 2**exponent)
 
 @st.composite
 def recipes(draw):
-    algo = draw(st.sampled_from(ALGORITHMS))
+    algo = draw(st.sampled_from(list(ALGORITHMS)))
     base = family_preset(draw(st.sampled_from(["classic", "procgen-hard", "mujoco"])), "X", algo)
     one = algo in ("a2c", "reinforce")
     return base.replace(

@@ -3,8 +3,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hand_made import PLAIN, begin, experience, weights
+from hand_made import PLAIN, begin, experience, learn, made, weights
 
+from isobatch.algos import Context
 from isobatch.algos.estimates import estimate
 from isobatch.algos.ppo import Ppo
 from isobatch.algos.stale import Stale
@@ -15,7 +16,7 @@ LOSSES = ["decoupled", "behavior", "proximal"]
 
 def stale(recipe, state=None):
     state = state or begin(recipe)
-    return Stale(Ppo(state, recipe, 1000), state, recipe.objective, chunk_size=7)
+    return Stale(made(Ppo, state, recipe), Context(state, chunk_size=7))
 
 
 def rollouts(count, recipe=SETTINGS):
@@ -26,25 +27,25 @@ def rollouts(count, recipe=SETTINGS):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_staleness_0_is_no_queue_to_the_bit(loss):
     recipe = SETTINGS.replace(staleness_loss=loss)
-    queued, plain = stale(recipe), Ppo(begin(recipe), recipe, 1000)
+    queued, plain = stale(recipe), made(Ppo, begin(recipe), recipe, 1000)
     for rollout in rollouts(3):
-        late = queued.learn(rollout)
+        late = learn(queued, rollout)
         assert (late.pop("age_iterations"), late.pop("age_env_steps")) == (0, 0)
-        assert late == plain.learn(rollout)
+        assert late == learn(plain, rollout)
         assert torch.equal(weights(queued.state), weights(plain.state))
 
 
 def test_each_rollout_is_learned_from_so_many_iterations_late():
     recipe = SETTINGS.replace(staleness=2, staleness_loss="behavior")
-    queued, plain = stale(recipe), Ppo(begin(recipe), recipe, 1000)
+    queued, plain = stale(recipe), made(Ppo, begin(recipe), recipe, 1000)
     given = rollouts(5)
-    seen = [queued.learn(rollout) for rollout in given]
+    seen = [learn(queued, rollout) for rollout in given]
     assert seen[:2] == [{}, {}]
     for place, late in enumerate(seen[2:]):
         rollout, behind = given[place], given[place + 1 : place + 3]
         assert late.pop("age_iterations") == 2
         assert late.pop("age_env_steps") == sum(each.n_valid for each in behind)
-        assert late == plain.learn(rollout)
+        assert late == learn(plain, rollout)
     assert torch.equal(weights(queued.state), weights(plain.state))
 
 
@@ -73,13 +74,13 @@ def test_which_policies_the_loss_compares(loss):
     state, rollout, params = moved(recipe)
     plain_state = copy.deepcopy(state)
     late = stale(recipe, state)
-    late.learn(rollout)
-    statistics = late.learn(experience(state, 1))
+    learn(late, rollout)
+    statistics = learn(late, experience(state, 1))
     now, then = log_prob(state, params, rollout), rollout.logp
     behav = now if loss == "proximal" else then
     prox = then if loss == "behavior" else now
     eps, valid = recipe.objective.clip_range, rollout.valid
-    a = estimate(plain_state, rollout, recipe)[0]
+    a = estimate(plain_state, rollout)[0]
     ratio = (now - prox).exp()
     surrogate = torch.minimum(ratio * a, ratio.clamp(1 - eps, 1 + eps) * a)
     expected = -((prox - behav).exp() * surrogate)[valid].mean()
@@ -97,15 +98,15 @@ def test_decoupled_without_a_limit_is_the_importance_sampled_policy_gradient():
     )  # fmt: skip
     state, rollout, _ = moved(recipe)
     by_hand = copy.deepcopy(state)
-    advantages = estimate(copy.deepcopy(state), rollout, recipe)[0][rollout.valid]
+    advantages = estimate(copy.deepcopy(state), rollout)[0][rollout.valid]
     params, _ = by_hand.model({"vector": rollout.observations["vector"][:-1][rollout.valid]})
     logp = by_hand.model.distribution.log_prob(params, rollout.actions[rollout.valid])
     loss = -((logp - rollout.logp[rollout.valid]).exp() * advantages).mean()
     gradient = torch.autograd.grad(loss, list(by_hand.model.actor.parameters()))
     before = [each.detach().clone() for each in state.model.actor.parameters()]
     late = stale(recipe, state)
-    late.learn(rollout)
-    late.learn(experience(state, 1))
+    learn(late, rollout)
+    learn(late, experience(state, 1))
     for start, slope, end in zip(before, gradient, state.model.actor.parameters(), strict=True):
         torch.testing.assert_close(start - end, slope, rtol=0, atol=1e-6)
 
@@ -114,8 +115,8 @@ def test_ratios_past_the_cap_are_counted():
     recipe = SETTINGS.replace(staleness=1, max_ratio=1.5, n_minibatches=1, n_epochs=1)
     state, rollout, params = moved(recipe)
     late = stale(recipe, state)
-    late.learn(rollout)
-    statistics = late.learn(experience(state, 1))
+    learn(late, rollout)
+    statistics = learn(late, experience(state, 1))
     past = (log_prob(begin(recipe), params, rollout) - rollout.logp).exp() > 1.5
     assert 0 < statistics["capped_fraction"] < 1
     assert statistics["capped_fraction"] == pytest.approx(past[rollout.valid].float().mean().item())
@@ -127,12 +128,12 @@ def test_the_exact_kl_penalty_is_from_the_proximal_policy():
     )
     state, rollout, params = moved(recipe)
     late, plain = stale(recipe, copy.deepcopy(state)), stale(recipe, copy.deepcopy(state))
-    late.learn(rollout)
-    decoupled = late.learn(experience(state, 1))
+    learn(late, rollout)
+    decoupled = learn(late, experience(state, 1))
     # The same rollout, told that the policy it is limited from is the one before the update.
-    told = plain.learner.learn(replace(rollout, params_prox=params))
+    told = learn(plain.learner, replace(rollout, params_prox=params))
     assert decoupled["policy_loss"] == pytest.approx(told["policy_loss"], rel=1e-5)
-    other = stale(recipe, copy.deepcopy(state)).learner.learn(rollout)
+    other = learn(stale(recipe, copy.deepcopy(state)).learner, rollout)
     assert other["policy_loss"] != pytest.approx(told["policy_loss"], rel=1e-3)
 
 
@@ -140,13 +141,13 @@ def test_ewma_learns_from_stale_data_through_its_average():
     recipe = SETTINGS.replace(algo="ppo-ewma", staleness=2, proximal_decay=0.5)
     late = stale(recipe)
     for rollout in rollouts(4, recipe):
-        statistics = late.learn(rollout)
+        statistics = learn(late, rollout)
     assert statistics["age_iterations"] == 2
     assert not torch.equal(weights(late.state), weights(begin(recipe)))
 
 
 def test_closing_forgets_what_waits():
     late = stale(SETTINGS.replace(staleness=3))
-    late.learn(rollouts(1)[0])
+    learn(late, rollouts(1)[0])
     late.close()
     assert not late.waiting

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from isobatch import Recipe, UserError
-from isobatch.store import (
-    DamagedFile,
+from isobatch.errors import DamagedFile
+from isobatch.run.store import (
     RunDirectory,
     read_metrics,
     read_policy,

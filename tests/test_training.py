@@ -27,8 +27,8 @@ from torch import nn
 
 import isobatch
 from isobatch import UserError
-from isobatch.store import CLOCK_COLUMNS, RunDirectory, read_policy, read_sealed, write_sealed
-from isobatch.training import Run, default_path
+from isobatch.run.store import CLOCK_COLUMNS, RunDirectory, read_policy, read_sealed, write_sealed
+from isobatch.run.training import Run, default_path
 
 TINY: dict[str, Any] = {
     "n_envs": 2,

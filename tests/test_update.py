@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from isobatch.errors import UserError
-from isobatch.optimize import FlatParameters, make_optimizer
 from isobatch.recipe import Optimizer
 from isobatch.update import CompiledGradient, Stepper, chunk_rows, minibatches
+from isobatch.update.optimize import FlatParameters, make_optimizer
 
 
 @st.composite
@@ -122,8 +122,9 @@ def squared_errors(call, samples):
 
 def stepper(module, max_grad_norm=None, chunk_size=1000, **settings):
     parameters = FlatParameters(module)
-    optimizer = make_optimizer(parameters, Optimizer(**settings))
-    return Stepper(module, parameters, optimizer, squared_errors, max_grad_norm, chunk_size)
+    chosen = Optimizer(max_grad_norm=max_grad_norm, **settings)
+    optimizer = make_optimizer(parameters, chosen)
+    return Stepper(module, parameters, optimizer, squared_errors, chosen, chunk_size)
 
 
 @pytest.mark.parametrize("chunk_size", [1, 7, 10, 30, 1000])

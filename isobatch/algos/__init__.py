@@ -2,70 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
 
-from isobatch.algos.ppg import Ppg, check_phase_memory
-from isobatch.algos.ppo import Ppo
-from isobatch.algos.pqn import Pqn
-from isobatch.algos.reinforce import Reinforce
+from isobatch import registry
+from isobatch.algos.learner import Context, Learned, Learner
 from isobatch.algos.stale import Stale
+from isobatch.envs.spaces import ObservationLayout
+from isobatch.errors import UserError
+from isobatch.objectives import policy_loss, refuse_taken_names
 from isobatch.recipe import Recipe
-from isobatch.rollout import Rollout
-from isobatch.state import TrainState
+from isobatch.registry import Fields, Presets
 
-__all__ = ["Learner", "check_phase_memory", "make_learner"]
-
-
-class Learner(Protocol):
-    """Learns from one rollout after another, changing the run's state."""
-
-    columns: tuple[str, ...]
-    """The statistics an iteration may have."""
-
-    def learn(self, rollout: Rollout) -> dict[str, float]:
-        """Learn from a rollout; return the iteration's statistics, those of `columns` it has."""
-        ...
-
-    def adopt(self, recipe: Recipe) -> None:
-        """Go on with another batch and hyperparameters."""
-        ...
-
-    def close(self) -> None:
-        """Give back what is held outside the state."""
-        ...
+__all__ = ["Context", "Learned", "Learner", "algorithm", "check", "make_learner"]
 
 
-def make_learner(
-    state: TrainState,
-    recipe: Recipe,
-    chunk_size: int,
-    directory: Path,
-    note: Callable[[str], None] = lambda text: None,
-) -> Learner:
-    """Return the learner of the recipe's algorithm.
+def make_learner(context: Context) -> Learner:
+    """Return the learner of the algorithm of the recipe in force."""
+    recipe = context.state.recipe
+    check(recipe)
+    learner = _learner_class(recipe)(context)
+    return Stale(learner, context) if recipe.objective.staleness else learner
 
-    `directory` is for files it may need while it runs; `note` is told what goes on in an iteration
-    that takes long.
+
+def check(recipe: Recipe, observations: ObservationLayout | None = None) -> None:
+    """Refuse a recipe that cannot be trained here, before anything is written.
+
+    Its algorithm and objective must be registered in this process; a learner's own `check`, if its
+    class has one, is asked about the observations.
     """
-    learner = _algorithm(state, recipe, chunk_size, directory, note)
-    if recipe.objective.staleness:
-        return Stale(learner, state, recipe.objective, chunk_size)
-    return learner
+    if recipe.algorithm.policy_gradient:
+        policy_loss(recipe.objective.objective)
+    own = getattr(_learner_class(recipe), "check", None)
+    if own is not None and observations is not None:
+        own(recipe, observations)
 
 
-def _algorithm(
-    state: TrainState,
-    recipe: Recipe,
-    chunk_size: int,
-    directory: Path,
-    note: Callable[[str], None],
-) -> Learner:
-    if recipe.is_phasic:
-        return Ppg(state, recipe, chunk_size, directory / "phase.bin", note)
-    if recipe.algo == "reinforce":
-        return Reinforce(state, recipe, chunk_size)
-    if recipe.algo == "pqn":
-        return Pqn(state, recipe, chunk_size)
-    return Ppo(state, recipe, chunk_size)
+def _learner_class(recipe: Recipe) -> Callable[[Context], Learner]:
+    """Return the class, imported when it is first needed where the registry only names it."""
+    kind = recipe.algorithm.learner
+    if not isinstance(kind, str):
+        return kind
+    module, _, name = kind.partition(":")
+    return getattr(import_module(module), name)
+
+
+def algorithm(
+    name: str,
+    *,
+    like: str = "ppo",
+    presets: Presets | Fields | None = None,
+    coefficients: Mapping[str, float] | None = None,
+    **features: Any,
+) -> Callable[[type], type]:
+    """Make a class the learner of the algorithm `name`, for recipes to use.
+
+    What is not said is as it is `like` another. `presets` are recipe fields, or a function from
+    (family, PPO's fields) to them, over the other's. `coefficients` are settings of its own with
+    their defaults, which the recipe then has, flat like any other field. `features` are the other
+    fields of `isobatch.registry.Algorithm`: model, fixes, stale, phasic ...
+    """
+    base, own = registry.find(like), dict(coefficients or {})
+    refuse_taken_names(own)
+
+    def register(learner: type) -> type:
+        if name in registry.ALGORITHMS:
+            raise UserError(f"there is an algorithm {name!r} already")
+        registry.ALGORITHMS[name] = replace(
+            base,
+            name=name,
+            learner=learner,
+            presets=base.presets if presets is None else _over(base.presets, presets),
+            coefficients={**base.coefficients, **own},
+            **{"summary": (learner.__doc__ or "").strip().split("\n")[0], **features},
+        )
+        return learner
+
+    return register
+
+
+def _over(base: Presets, own: Presets | Fields) -> Presets:
+    """Return presets over another algorithm's."""
+
+    def presets(family: str, fields: Fields) -> Fields:
+        return {**base(family, fields), **(own(family, fields) if callable(own) else own)}
+
+    return presets

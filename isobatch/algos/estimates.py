@@ -6,39 +6,34 @@ import torch
 from torch import Tensor
 
 from isobatch.advantages import gae
-from isobatch.recipe import Recipe
-from isobatch.rollout import Rollout
+from isobatch.experience import Rollout
 from isobatch.state import TrainState
 
 
-def training_rewards(state: TrainState, rollout: Rollout, recipe: Recipe) -> Tensor:
+def training_rewards(state: TrainState, rollout: Rollout) -> Tensor:
     """Return the rewards [T, N], normalised where the recipe says so. Once for each rollout."""
-    if not recipe.normalize.normalize_rewards:
+    if not state.recipe.normalize.normalize_rewards:
         return rollout.rewards
     return state.reward_normalizer(rollout.rewards, rollout.first, rollout.valid)
 
 
-def estimate(state: TrainState, rollout: Rollout, recipe: Recipe) -> tuple[Tensor, Tensor]:
+def estimate(state: TrainState, rollout: Rollout) -> tuple[Tensor, Tensor]:
     """Normalise rewards where asked, and return (advantages, value targets) [T, N]."""
-    gamma = recipe.objective.gamma
-    rewards, terminated = rollout.bootstrapped(training_rewards(state, rollout, recipe), gamma)
-    return gae(
-        rewards, rollout.values, terminated, rollout.truncated, gamma, recipe.objective.gae_lambda
-    )
+    gamma, gae_lambda = state.recipe.objective.gamma, state.recipe.objective.gae_lambda
+    rewards, terminated = rollout.bootstrapped(training_rewards(state, rollout), gamma)
+    return gae(rewards, rollout.values, terminated, rollout.truncated, gamma, gae_lambda)
 
 
-def normalized(state: TrainState, advantages: Tensor, rollout: Rollout, recipe: Recipe) -> Tensor:
+def normalized(state: TrainState, advantages: Tensor, rollout: Rollout) -> Tensor:
     """Normalise advantages over the rollout or several iterations, as the recipe says."""
-    kind = recipe.objective.advantage_normalization
+    kind = state.recipe.objective.advantage_normalization
     if kind in ("none", "minibatch"):
         return advantages
     state.advantage_moments.update(advantages, rollout.valid)
     return state.advantage_moments.normalize(advantages)
 
 
-def change_at_half(
-    state: TrainState, advantages: Tensor, rollout: Rollout, recipe: Recipe
-) -> Tensor:
+def change_at_half(state: TrainState, advantages: Tensor, rollout: Rollout) -> Tensor:
     """Return what raw advantages [T, N] would change by, were the rollout cut at h = T // 2.
 
     Bootstrapped there with V_h, the rows before lose what came to them from beyond; those after
@@ -47,7 +42,7 @@ def change_at_half(
     A^h_t - A_t = -(gamma lambda)^(h - t) A_h  in the episode of row h,  else 0
     """
     half = len(advantages) // 2
-    settings = recipe.objective
+    settings = state.recipe.objective
     done = (rollout.terminated | rollout.truncated)[:half]
     carry = settings.gamma * settings.gae_lambda * (~done).to(advantages.dtype)
     reach = carry.flip(0).cumprod(0).flip(0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -18,16 +17,18 @@ from torch import Tensor
 from isobatch import losses
 from isobatch.algos import ppo
 from isobatch.algos.estimates import estimate
+from isobatch.algos.learner import Context, Latest, Learned
+from isobatch.algos.phase import PhaseBatch, PhaseBuffer
 from isobatch.algos.stepping import learning_rate, make_stepper, means
 from isobatch.envs import Observation
 from isobatch.envs.spaces import ObservationLayout
 from isobatch.errors import UserError
+from isobatch.experience import Rollout, chunked
 from isobatch.models import ActorCritic
 from isobatch.models.distributions import Distribution
-from isobatch.phase import PhaseBatch, PhaseBuffer
 from isobatch.recipe import Recipe, memory_size
-from isobatch.rollout import Rollout, chunked
 from isobatch.state import TrainState
+from isobatch.update import Stepper
 
 
 class Samples(NamedTuple):
@@ -40,20 +41,6 @@ class Samples(NamedTuple):
     """[b, P]: the policy as it was before the auxiliary phase."""
 
 
-def check_phase_memory(recipe: Recipe, observations: ObservationLayout) -> None:
-    """Refuse a phase memory that cannot hold the rollout of one environment, as it is."""
-    row = sum(
-        math.prod(shape) * observations.dtypes[part].itemsize
-        for part, shape in observations.shapes.items()
-    )
-    segment = row * recipe.batch.n_steps
-    if memory_size(recipe.phasic.phase_memory) < segment:
-        raise UserError(
-            f"phase_memory {recipe.phasic.phase_memory} does not hold one segment: "
-            f"{recipe.batch.n_steps} steps of {row:,} bytes are {segment:,} bytes"
-        )
-
-
 class Ppg:
     """Policy phases of `n_policy_iterations`, each followed by an auxiliary phase."""
 
@@ -62,60 +49,67 @@ class Ppg:
         "aux_grad_steps", "aux_value_loss", "aux_true_value_loss", "aux_clone_kl", "aux_grad_norm",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        state: TrainState,
-        recipe: Recipe,
-        chunk_size: int,
-        spill: Path,
-        note: Callable[[str], None],
-    ) -> None:
-        self.state, self.chunk_size, self.note = state, chunk_size, note
-        self.buffer = PhaseBuffer(memory_size(recipe.phasic.phase_memory), spill)
-        self.adopt(recipe)
+    @staticmethod
+    def check(recipe: Recipe, observations: ObservationLayout) -> None:
+        """Refuse a phase memory that cannot hold the rollout of one environment, as it is."""
+        row = sum(
+            math.prod(shape) * observations.dtypes[part].itemsize
+            for part, shape in observations.shapes.items()
+        )
+        segment = row * recipe.batch.n_steps
+        if memory_size(recipe.phasic.phase_memory) < segment:
+            raise UserError(
+                f"phase_memory {recipe.phasic.phase_memory} does not hold one segment: "
+                f"{recipe.batch.n_steps} steps of {row:,} bytes are {segment:,} bytes",
+                field="phase_memory",
+            )
 
-    def adopt(self, recipe: Recipe) -> None:
-        """Go on with another batch; the phase under way keeps its data."""
-        state, chunk_size = self.state, self.chunk_size
-        assert state.auxiliary_optimizer is not None
-        self.recipe = recipe
-        self.policy = ppo.Ppo(state, recipe, chunk_size)
+    def __init__(self, context: Context) -> None:
+        self.context, self.state, self.note = context, context.state, context.note
+        memory = memory_size(self.state.recipe.phasic.phase_memory)
+        self.buffer = PhaseBuffer(memory, context.directory / "phase.bin")
+        self.policy = ppo.Ppo(context)
+        self._stepper = Latest(self._make_stepper)
+
+    def _make_stepper(self, recipe: Recipe) -> Stepper:
+        """Return what steps along the auxiliary losses."""
+        assert self.state.auxiliary_optimizer is not None
         evaluate = partial(
             terms,
             clone_coef=recipe.phasic.clone_coef,
-            distribution=state.model.distribution,
+            distribution=self.state.model.distribution,
         )
-        self.stepper = make_stepper(
-            state, recipe, chunk_size, evaluate, state.auxiliary_optimizer, may_compile=False
+        return make_stepper(
+            self.context, evaluate, self.state.auxiliary_optimizer, may_compile=False
         )
 
-    def learn(self, rollout: Rollout) -> dict[str, float]:
+    def learn(self, rollout: Rollout) -> Learned:
         """Learn as PPO does; after the phase's last rollout, have the auxiliary phase too."""
         if not rollout.n_valid:
-            return {}
-        counters, settings = self.state.counters, self.recipe.phasic
-        advantages, targets = estimate(self.state, rollout, self.recipe)
-        statistics = self.policy.improve(rollout, advantages, targets)
-        counters.phase_iterations += 1
+            return Learned({})
+        settings = self.state.recipe.phasic
+        advantages, targets = estimate(self.state, rollout)
+        learned = self.policy.improve(rollout, advantages, targets)
+        done = self.state.counters.phase_iterations + 1
         if settings.n_aux_epochs:
             self.buffer.add(rollout.observations, rollout.valid, {"targets": targets})
-        statistics |= {
-            "phase_iteration": float(counters.phase_iterations),
+        statistics = learned.statistics | {
+            "phase_iteration": float(done),
             "phase_memory_bytes": float(self.buffer.memory_bytes),
             "phase_disk_bytes": float(self.buffer.disk_bytes),
         }
-        if counters.phase_iterations >= settings.n_policy_iterations:
+        if done >= settings.n_policy_iterations:
             statistics |= self._auxiliary_phase()
-            counters.phase_iterations = 0
-        return statistics
+            done = 0
+        return learned._replace(statistics=statistics, phase_iterations=done)
 
     def close(self) -> None:
         """Forget the phase's data."""
         self.buffer.close()
 
     def _auxiliary_phase(self) -> dict[str, float]:
-        recipe, state = self.recipe, self.state
-        rows = self.buffer.rows
+        state, recipe = self.state, self.state.recipe
+        stepper, rows = self._stepper(recipe), self.buffer.rows
         self._remember_policy()
         taken: list[dict[str, Tensor]] = []
         step_size = self._learning_rate()
@@ -129,8 +123,8 @@ class Ppg:
                 )
                 gather = _gathering(state, batch)
                 every = torch.arange(len(batch.numbers["targets"]))
-                measured = self.stepper.gradient(every, gather)
-                norm = self.stepper.step(step_size)
+                measured = stepper.gradient(every, gather)
+                norm = stepper.step(step_size)
                 taken.append(measured | {"aux_grad_norm": torch.tensor(norm)})
         self.buffer.clear()
         if state.proximal is not None:
@@ -143,7 +137,7 @@ class Ppg:
         groups = [[segment] for segment in range(len(self.buffer))]
         for done, batch in enumerate(self.buffer.batches(groups)):
             self.note(f"auxiliary phase: policy of segment {done + 1} of {len(groups)}")
-            params = chunked(self._policy, batch.observations, self.chunk_size)
+            params = chunked(self._policy, batch.observations, self.context.chunk_size)
             self.buffer.attach(batch.segments, "params", params)
 
     def _policy(self, observation: Observation) -> Tensor:
@@ -151,9 +145,11 @@ class Ppg:
         return self.state.model.act(_prepared(self.state, observation))[0]
 
     def _learning_rate(self) -> float:
-        chosen, env_steps = self.recipe.phasic.aux_learning_rate, self.state.counters.env_steps
-        recipe = self.recipe.replace(learning_rate=chosen) if chosen else self.recipe
-        return learning_rate(recipe, env_steps)
+        recipe = self.state.recipe
+        chosen = recipe.phasic.aux_learning_rate
+        if chosen:
+            recipe = recipe.replace(learning_rate=chosen)
+        return learning_rate(recipe, self.state.counters.env_steps)
 
 
 def terms(

@@ -8,16 +8,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from isobatch import gradient_noise, losses
+from isobatch import losses
 from isobatch.algos.estimates import change_at_half, estimate, explained_variance, normalized
+from isobatch.algos.learner import Context, Latest, Learned
 from isobatch.algos.stepping import learning_rate, make_stepper, means
+from isobatch.errors import UserError
+from isobatch.experience import Rollout
 from isobatch.models.distributions import Distribution
+from isobatch.noise import online
 from isobatch.objectives import Current, Samples, policy_loss
-from isobatch.optimize import scheduled
 from isobatch.recipe import Objective, Recipe
-from isobatch.rollout import Rollout
 from isobatch.state import TrainState
 from isobatch.update import Call, Stepper, minibatches
+from isobatch.update.optimize import scheduled
 
 COLUMNS = (
     "advantage_std", "explained_variance", "learning_rate", "clip_range", "policy_loss",
@@ -33,37 +36,36 @@ class Ppo:
 
     columns: tuple[str, ...] = COLUMNS
 
-    def __init__(self, state: TrainState, recipe: Recipe, chunk_size: int) -> None:
-        self.state, self.chunk_size = state, chunk_size
-        self.adopt(recipe)
+    def __init__(self, context: Context, trains_value: bool = True) -> None:
+        self.context, self.state = context, context.state
+        self.trains_value = trains_value
+        self._steppers = Latest(self._make_steppers)
 
-    def adopt(self, recipe: Recipe) -> None:
-        """Go on with another batch and hyperparameters."""
-        self.recipe, state, chunk_size = recipe, self.state, self.chunk_size
-        settings, distribution = recipe.objective, state.model.distribution
-        self.value_stepper = None
+    def _make_steppers(self, recipe: Recipe) -> tuple[Stepper, Stepper | None]:
+        """Return what steps along the policy's loss, and along the value's where that is apart."""
+        state, settings = self.state, recipe.objective
+        value_stepper = None
         if state.value_optimizer is not None:
             evaluate = partial(value_terms, settings=settings)
-            self.value_stepper = make_stepper(
-                state, recipe, chunk_size, evaluate, state.value_optimizer
-            )
+            value_stepper = make_stepper(self.context, evaluate, state.value_optimizer)
+        together = self.trains_value and value_stepper is None
         evaluate = partial(
             terms,
             settings=settings,
-            distribution=distribution,
-            vf_coef=settings.vf_coef if self.value_stepper is None else 0.0,
+            distribution=state.model.distribution,
+            vf_coef=settings.vf_coef if together else 0.0,
         )
-        self.stepper = make_stepper(state, recipe, chunk_size, evaluate, state.optimizer)
+        return make_stepper(self.context, evaluate, state.optimizer), value_stepper
 
-    def learn(self, rollout: Rollout) -> dict[str, float]:
-        """Update policy and value function; return the iteration's statistics."""
+    def learn(self, rollout: Rollout) -> Learned:
+        """Update policy and value function."""
         if not rollout.n_valid:
-            return {}
-        return self.improve(rollout, *estimate(self.state, rollout, self.recipe))
+            return Learned({})
+        return self.improve(rollout, *estimate(self.state, rollout))
 
-    def improve(self, rollout: Rollout, advantages: Tensor, targets: Tensor) -> dict[str, float]:
+    def improve(self, rollout: Rollout, advantages: Tensor, targets: Tensor) -> Learned:
         """The same, with advantages and value targets [T, N] of the caller's."""
-        state, recipe = self.state, self.recipe
+        state, recipe = self.state, self.state.recipe
         raw = advantages[rollout.valid]
         statistics = {
             "advantage_std": float(raw.std(correction=0)),
@@ -71,55 +73,70 @@ class Ppo:
         }
         n_minibatches = min(recipe.batch.minibatches_for(len(rollout.actions)), len(raw))
         if not n_minibatches:
-            return statistics  # The budget's last few rows: too few for a gradient worth taking.
+            # The budget's last few rows: too few for a gradient worth taking.
+            return Learned(statistics)
         clip_range, step_size = _schedules(recipe, state.counters.env_steps)
         statistics |= {"learning_rate": step_size, "clip_range": clip_range}
-        scaled = normalized(state, advantages, rollout, recipe)
-        if gradient_noise.is_due(recipe, state.counters.iterations, rollout):
-            change = change_at_half(state, advantages, rollout, recipe)
-            statistics |= gradient_noise.probe(
-                state, recipe, rollout, scaled, change, self.chunk_size
-            )
-        rows_of = Gathering(state, rollout, scaled, targets, recipe.objective, clip_range)
-        apart = {}
-        if self.value_stepper is not None:
-            apart = self._value_epochs(self.value_stepper, rows_of, n_minibatches, step_size)
-        statistics |= self._policy_epochs(rows_of, n_minibatches, step_size)
-        return statistics | apart
+        scaled = normalized(state, advantages, rollout)
+        if online.is_due(recipe, state.counters.iterations, rollout):
+            statistics |= self._probe(rollout, advantages, scaled)
+        rows_of = Gathering(state, rollout, scaled, targets, clip_range)
+        stepper, value_stepper = self._steppers(recipe)
+        apart = Learned({})
+        if value_stepper is not None:
+            apart = self._value_epochs(value_stepper, rows_of, n_minibatches, step_size)
+        policy = self._policy_epochs(stepper, rows_of, n_minibatches, step_size)
+        return Learned(
+            statistics | policy.statistics | apart.statistics,
+            epochs=policy.epochs + apart.epochs,
+            grad_steps=policy.grad_steps + apart.grad_steps,
+        )
 
     def close(self) -> None:
         """Hold on to nothing."""
 
+    def _probe(self, rollout: Rollout, advantages: Tensor, scaled: Tensor) -> dict[str, float]:
+        """Measure the gradient's noise before the policy moves."""
+        state, recipe = self.state, self.state.recipe
+        return online.probe(
+            state.probe,
+            state.model,
+            state.observation_normalizer,
+            rollout,
+            scaled,
+            change_at_half(state, advantages, rollout),
+            n_minibatches=recipe.batch.n_minibatches,
+            chunk_size=self.context.chunk_size,
+            seed=(recipe.seed, state.counters.iterations),
+        )
+
     def _policy_epochs(
-        self, rows_of: Gathering, n_minibatches: int, step_size: float
-    ) -> dict[str, float]:
-        state, settings = self.state, self.recipe.objective
+        self, stepper: Stepper, rows_of: Gathering, n_minibatches: int, step_size: float
+    ) -> Learned:
+        state, recipe = self.state, self.state.recipe
         taken: list[dict[str, Tensor]] = []
-        for _ in range(self.recipe.batch.n_epochs):
+        for epoch in range(recipe.batch.n_epochs):
             for rows in rows_of.minibatches(n_minibatches):
-                measured = self.stepper.gradient(rows, rows_of)
-                if _went_too_far(measured["approx_kl"], settings.target_kl):
+                measured = stepper.gradient(rows, rows_of)
+                if _went_too_far(measured["approx_kl"], recipe.objective.target_kl):
                     stop = {"stopped_early": 1.0, "stopped_at_kl": float(measured["approx_kl"])}
-                    return means(taken) | stop
-                norm = self.stepper.step(step_size)
+                    return Learned(means(taken) | stop, epoch, len(taken))
+                norm = stepper.step(step_size)
                 if state.proximal is not None:
                     state.proximal.update()
-                state.counters.grad_steps += 1
                 taken.append(measured | {"grad_norm": torch.tensor(norm)})
-            state.counters.epochs += 1
-        return means(taken)
+        return Learned(means(taken), recipe.batch.n_epochs, len(taken))
 
     def _value_epochs(
         self, stepper: Stepper, rows_of: Gathering, n_minibatches: int, step_size: float
-    ) -> dict[str, float]:
+    ) -> Learned:
+        epochs = self.state.recipe.objective.n_value_epochs
         taken: list[dict[str, Tensor]] = []
-        for _ in range(self.recipe.objective.n_value_epochs):
+        for _ in range(epochs):
             for rows in rows_of.minibatches(n_minibatches):
                 taken.append(stepper.gradient(rows, rows_of))
                 stepper.step(step_size)
-                self.state.counters.grad_steps += 1
-            self.state.counters.epochs += 1
-        return means(taken)
+        return Learned(means(taken), epochs, len(taken))
 
 
 class Gathering:
@@ -131,9 +148,9 @@ class Gathering:
         rollout: Rollout,
         advantages: Tensor,
         targets: Tensor,
-        settings: Objective,
         clip_range: float,
     ) -> None:
+        settings = state.recipe.objective
         self.distribution, self.proximal = state.model.distribution, state.proximal
         self.prepare = state.observation_normalizer
         self.valid, self.settings = rollout.valid, settings
@@ -204,6 +221,12 @@ def terms(
     params, values = call(samples.observation)
     logp, entropy = distribution.evaluate(params, samples.actions)
     policy = policy_loss(settings.objective)(Current(logp, params, distribution), samples, settings)
+    if policy.shape != logp.shape:
+        raise UserError(
+            f"the objective {settings.objective!r} must return a loss for each sample, shape "
+            f"{tuple(logp.shape)}; it returned {tuple(policy.shape)}",
+            field="objective",
+        )
     value = losses.value_loss(values, samples.targets)
     loss = policy + vf_coef * value
     if settings.ent_coef:

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from isobatch import losses
 from isobatch.algos.estimates import estimate, explained_variance
+from isobatch.algos.learner import Context, Latest, Learned
 from isobatch.algos.stepping import learning_rate, make_stepper, means
+from isobatch.experience import Rollout
 from isobatch.models import QNetwork
-from isobatch.recipe import Exploration, Recipe
-from isobatch.rollout import Rollout
+from isobatch.recipe import Exploration
 from isobatch.state import TrainState
 from isobatch.update import Call, minibatches
 
@@ -38,25 +39,19 @@ class Pqn:
         "explained_variance", "learning_rate", "epsilon", "value_loss", "q_mean", "grad_norm",
     )  # fmt: skip
 
-    def __init__(self, state: TrainState, recipe: Recipe, chunk_size: int) -> None:
-        assert isinstance(state.model, QNetwork)
-        self.state, self.network, self.chunk_size = state, state.model, chunk_size
-        self.adopt(recipe)
-        self._explore(state.counters.env_steps)
+    def __init__(self, context: Context) -> None:
+        assert isinstance(context.state.model, QNetwork)
+        self.state, self.network = context.state, context.state.model
+        self._stepper = Latest(lambda recipe: make_stepper(context, terms, context.state.optimizer))
+        self._explore(self.state.counters.env_steps)
 
-    def adopt(self, recipe: Recipe) -> None:
-        """Go on with another batch and hyperparameters."""
-        self.recipe = recipe
-        self.stepper = make_stepper(
-            self.state, recipe, self.chunk_size, terms, self.state.optimizer
-        )
-
-    def learn(self, rollout: Rollout) -> dict[str, float]:
-        """Update the action values; return the iteration's statistics."""
+    def learn(self, rollout: Rollout) -> Learned:
+        """Update the action values."""
         if not rollout.n_valid:
-            return {}
-        state, recipe = self.state, self.recipe
-        _, targets = estimate(state, rollout, recipe)
+            return Learned({})
+        state, recipe = self.state, self.state.recipe
+        stepper = self._stepper(recipe)
+        _, targets = estimate(state, rollout)
         step_size = learning_rate(recipe, state.counters.env_steps)
         statistics = {
             "explained_variance": explained_variance(rollout, targets),
@@ -66,23 +61,22 @@ class Pqn:
         gather = _gathering(state, rollout, targets)
         n_minibatches = min(recipe.batch.minibatches_for(len(rollout.actions)), rollout.n_valid)
         by, shuffle = recipe.objective.minibatches_by, state.shuffle_generator
+        epochs = recipe.batch.n_epochs if n_minibatches else 0
         taken: list[dict[str, Tensor]] = []
-        for _ in range(recipe.batch.n_epochs if n_minibatches else 0):
+        for _ in range(epochs):
             for rows in minibatches(rollout.valid, n_minibatches, shuffle, by):
-                measured = self.stepper.gradient(rows, gather)
-                norm = self.stepper.step(step_size)
-                state.counters.grad_steps += 1
+                measured = stepper.gradient(rows, gather)
+                norm = stepper.step(step_size)
                 taken.append(measured | {"grad_norm": torch.tensor(norm)})
-            state.counters.epochs += 1
         self._explore(state.counters.env_steps + rollout.n_valid)
-        return statistics | means(taken)
+        return Learned(statistics | means(taken), epochs, len(taken))
 
     def close(self) -> None:
         """Hold on to nothing."""
 
     def _explore(self, env_steps: int) -> None:
-        settings, total = self.recipe.exploration, self.recipe.total_timesteps
-        self.network.epsilon = epsilon(settings, env_steps / total)
+        recipe = self.state.recipe
+        self.network.epsilon = epsilon(recipe.exploration, env_steps / recipe.total_timesteps)
 
 
 def epsilon(settings: Exploration, spent: float) -> float:

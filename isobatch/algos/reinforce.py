@@ -11,11 +11,10 @@ from dataclasses import replace
 from isobatch.advantages import reward_to_go
 from isobatch.algos import ppo
 from isobatch.algos.estimates import training_rewards
-from isobatch.recipe import Recipe
-from isobatch.rollout import Rollout, concatenate
-from isobatch.state import TrainState
+from isobatch.algos.learner import Context, Learned
+from isobatch.experience import Rollout, concatenate
 
-PATIENCE = 8
+MOST_ROLLOUTS = 8
 """Rollouts a row waits for its episode's end before it is dropped: bounds the memory."""
 
 
@@ -24,43 +23,41 @@ class Reinforce:
 
     columns: tuple[str, ...] = (*ppo.COLUMNS, "rows_learned", "rows_waiting", "rows_dropped")
 
-    def __init__(self, state: TrainState, recipe: Recipe, chunk_size: int) -> None:
-        self.state, self.chunk_size = state, chunk_size
+    def __init__(self, context: Context) -> None:
+        self.state = context.state
+        # Without a baseline nothing reads the values.
+        baseline = self.state.recipe.objective.baseline
+        self.gradient = ppo.Ppo(context, trains_value=baseline)
         self.waiting: Rollout | None = None
-        self.adopt(recipe)
 
-    def adopt(self, recipe: Recipe) -> None:
-        """Go on with another batch; rows of environments that are gone wait for nothing."""
-        self.recipe = recipe
-        if not recipe.objective.baseline:
-            recipe = recipe.replace(vf_coef=0.0)  # Nothing reads the values.
-        self.gradient = ppo.Ppo(self.state, recipe, self.chunk_size)
-        if self.waiting is not None and self.waiting.valid.shape[1] != recipe.batch.n_envs:
-            self.waiting = None
-
-    def learn(self, rollout: Rollout) -> dict[str, float]:
+    def learn(self, rollout: Rollout) -> Learned:
         """Learn from every episode that ended in this rollout."""
-        rollout = replace(rollout, rewards=training_rewards(self.state, rollout, self.recipe))
-        known = rollout if self.waiting is None else concatenate(self.waiting, rollout)
+        settings = self.state.recipe.objective
+        rollout = replace(rollout, rewards=training_rewards(self.state, rollout))
+        known = rollout
+        # Rows of environments that are gone wait for nothing.
+        if self.waiting is not None and self.waiting.n_envs == rollout.n_envs:
+            known = concatenate(self.waiting, rollout)
         returns, complete = reward_to_go(
-            known.rewards, known.terminated | known.truncated, self.recipe.objective.gamma
+            known.rewards, known.terminated | known.truncated, settings.gamma
         )
         ended = replace(known, valid=known.valid & complete)
-        statistics: dict[str, float] = {"rows_learned": float(ended.n_valid)}
+        learned = Learned({})
         if ended.n_valid:
-            values = known.values[:-1]
-            advantages = returns - values if self.recipe.objective.baseline else returns
-            statistics |= self.gradient.improve(ended, advantages, returns)
-        return statistics | self._wait(replace(known, valid=known.valid & ~complete))
+            advantages = returns - known.values[:-1] if settings.baseline else returns
+            learned = self.gradient.improve(ended, advantages, returns)
+        rows = {"rows_learned": float(ended.n_valid)}
+        waiting = self._wait(replace(known, valid=known.valid & ~complete))
+        return learned._replace(statistics=rows | learned.statistics | waiting)
 
     def close(self) -> None:
         """Forget what waits."""
         self.waiting = None
 
     def _wait(self, rollout: Rollout) -> dict[str, float]:
-        """Keep the rows not learned from, as far back as patience goes."""
+        """Keep the rows not learned from, as far back as `MOST_ROLLOUTS`."""
         steps = len(rollout.valid)
-        oldest = max(0, steps - PATIENCE * self.recipe.batch.n_steps)
+        oldest = max(0, steps - MOST_ROLLOUTS * self.state.recipe.batch.n_steps)
         dropped = int(rollout.valid[:oldest].sum())
         rows = rollout.valid[oldest:].any(1).nonzero()
         begin = oldest + int(rows[0]) if len(rows) else steps

@@ -8,48 +8,36 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from isobatch.recipe import Objective, Recipe
-from isobatch.rollout import Rollout, chunked
-from isobatch.state import TrainState
-
-if TYPE_CHECKING:
-    from isobatch.algos import Learner
+from isobatch.algos.learner import Context, Learned, Learner
+from isobatch.experience import Rollout, chunked
 
 
 class Stale:
     """Hands each rollout to a learner `staleness` iterations late; the first ones wait."""
 
-    def __init__(
-        self, learner: Learner, state: TrainState, settings: Objective, chunk_size: int
-    ) -> None:
-        self.learner, self.state, self.settings = learner, state, settings
-        self.chunk_size = chunk_size
+    def __init__(self, learner: Learner, context: Context) -> None:
+        self.learner, self.state, self.chunk_size = learner, context.state, context.chunk_size
         self.columns = ("age_iterations", "age_env_steps", *learner.columns)
         self.waiting: deque[Rollout] = deque()
 
-    def learn(self, rollout: Rollout) -> dict[str, float]:
+    def learn(self, rollout: Rollout) -> Learned:
         """Learn from the rollout whose turn it is, if there is one yet."""
+        if self.waiting and self.waiting[0].n_envs != rollout.n_envs:
+            self.waiting.clear()  # Their environments are gone.
         self.waiting.append(rollout)
-        if len(self.waiting) <= self.settings.staleness:
-            return {}
+        if len(self.waiting) <= self.state.recipe.objective.staleness:
+            return Learned({})
         late = self.waiting.popleft()
         age = {
             "age_iterations": float(len(self.waiting)),
             "age_env_steps": float(sum(each.n_valid for each in self.waiting)),
         }
-        return age | self.learner.learn(self._as_the_loss_sees_it(late))
-
-    def adopt(self, recipe: Recipe) -> None:
-        """Go on with another batch; the queue of environments that are gone is begun anew."""
-        self.settings = recipe.objective
-        self.learner.adopt(recipe)
-        if any(each.valid.shape[1] != recipe.batch.n_envs for each in self.waiting):
-            self.waiting.clear()
+        learned = self.learner.learn(self._as_the_loss_sees_it(late))
+        return learned._replace(statistics=age | learned.statistics)
 
     def close(self) -> None:
         """Forget what waits."""
@@ -58,10 +46,11 @@ class Stale:
 
     def _as_the_loss_sees_it(self, rollout: Rollout) -> Rollout:
         """Return the rollout with the policies the loss is to compare the current one with."""
-        if not self.settings.staleness or self.settings.staleness_loss == "behavior":
+        settings = self.state.recipe.objective
+        if not settings.staleness or settings.staleness_loss == "behavior":
             return rollout
         params = self._params_now(rollout)
-        if self.settings.staleness_loss == "decoupled":
+        if settings.staleness_loss == "decoupled":
             return replace(rollout, params_prox=params)
         actions, distribution = rollout.actions.flatten(0, 1), self.state.model.distribution
         logp = distribution.log_prob(params.flatten(0, 1), actions)

@@ -5,23 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from isobatch.algos.learner import Context
 from isobatch.models.encoders import CustomEncoder
-from isobatch.optimize import FlatOptimizer, scheduled
 from isobatch.recipe import Recipe
-from isobatch.replicas import Replicas
 from isobatch.state import TrainState
 from isobatch.update import CompiledGradient, Evaluate, Stepper, worth_compiling
+from isobatch.update.optimize import FlatOptimizer, scheduled
+from isobatch.update.replicas import Replicas
 
 
 def make_stepper(
-    state: TrainState,
-    recipe: Recipe,
-    chunk_size: int,
-    evaluate: Evaluate,
-    optimizer: FlatOptimizer,
-    may_compile: bool = True,
+    context: Context, evaluate: Evaluate, optimizer: FlatOptimizer, may_compile: bool = True
 ) -> Stepper:
-    """Return what takes the run's gradient steps; compiled where the recipe says so or it pays."""
+    """Return what takes gradient steps under the recipe in force; compiled where that pays."""
+    state, recipe = context.state, context.state.recipe
     parameters, choice = state.parameters, recipe.machine.compile
     on_cpu = parameters.vector.device.type == "cpu"
     small = on_cpu and not state.has_images and not any(True for _ in state.model.buffers())
@@ -37,8 +34,8 @@ def make_stepper(
         parameters,
         optimizer,
         evaluate,
-        recipe.optimizer.max_grad_norm,
-        chunk_size,
+        recipe.optimizer,
+        context.chunk_size,
         compiled,
         _replicas(state) if on_cpu and state.has_images and not compiled else None,
     )

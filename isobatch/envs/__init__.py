@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isobatch.envs.step import BatchedEnv, Observation, Step
 from isobatch.errors import UserError
+from isobatch.recipe import USERS_OWN, Recipe
 
-if TYPE_CHECKING:
-    from isobatch.recipe import Recipe
+__all__ = ["BatchedEnv", "MakeEnv", "Observation", "Step", "inspect", "make", "wrap"]
 
-__all__ = ["BatchedEnv", "Observation", "Step", "make", "wrap"]
+MakeEnv = Callable[[], Any]
+"""A user's function that returns one Gymnasium environment, a vector of them, or a `TensorEnv`."""
 
 
-def make(recipe: Recipe, seeds: list[int], *, training: bool = True) -> BatchedEnv:
-    """Make the recipe's environment, one copy per seed.
+def make(
+    recipe: Recipe,
+    seeds: list[int],
+    *,
+    make_env: MakeEnv | None = None,
+    training: bool = True,
+) -> BatchedEnv:
+    """Make the recipe's environments, or the user's own, one per seed.
 
     With `training` False, Atari plays whole games for their own score.
     """
+    if make_env is not None:
+        return wrap(make_env, recipe.env, seeds, recipe.environment.vectorization)
+    if recipe.env == USERS_OWN:
+        raise UserError("this run's environment came from Python: pass make_env")
+
     from isobatch.envs.catalog import resolve
 
     source = resolve(recipe.env)
@@ -43,9 +55,21 @@ def make(recipe: Recipe, seeds: list[int], *, training: bool = True) -> BatchedE
     return from_id(source.id, seeds, settings.vectorization, settings.options)
 
 
-def wrap(
-    make_env: Callable[[], Any], name: str, seeds: list[int], vectorization: str = "sync"
-) -> BatchedEnv:
+def inspect(make_env: MakeEnv) -> tuple[MakeEnv, int | None]:
+    """Return `make_env` and how wide a vector it makes, None where it makes one environment.
+
+    A vector is made once: what is returned gives that one.
+    """
+    env = make_env()
+    if hasattr(env, "num_envs"):
+        return (lambda: env), env.num_envs
+    close = getattr(env, "close", None)
+    if close is not None:
+        close()
+    return make_env, None
+
+
+def wrap(make_env: MakeEnv, name: str, seeds: list[int], vectorization: str = "sync") -> BatchedEnv:
     """Adapt what a user's `make_env` returns: one environment, a vector, or a `TensorEnv`.
 
     Of a single environment a copy is made per seed; a vector must have as many as there are seeds.

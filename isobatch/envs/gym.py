@@ -14,7 +14,7 @@ from torch import Tensor
 
 from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
 from isobatch.envs.step import Observation, Step, owned
-from isobatch.errors import UserError
+from isobatch.errors import UserError, one_line
 
 
 class GymEnv:
@@ -105,7 +105,7 @@ def from_id(
     except UserError:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise UserError(f"Gymnasium cannot make {env_id}: {reason}") from error
 
 

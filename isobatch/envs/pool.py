@@ -13,7 +13,7 @@ from torch import Tensor
 from isobatch.envs.qt import preload_qt
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.envs.step import Observation, Step
-from isobatch.errors import UserError, nearest
+from isobatch.errors import UserError, nearest, one_line
 from isobatch.machine import one_core, thread_ids
 
 
@@ -142,7 +142,7 @@ def _make_pool(env_id: str, seeds: list[int], threads: int, arguments: dict[str,
     except UserError:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         if isinstance(error, ImportError) and "Qt" in reason:
             reason = (
                 "Qt 5 was not loaded; call isobatch.envs.qt.preload_qt() before importing envpool"

@@ -43,6 +43,16 @@ class Step(NamedTuple):
     over: Tensor | None = None
     """[N] bool: whole games that ended, where `terminated` also marks lost lives."""
 
+    @property
+    def scored(self) -> Tensor:
+        """[N]: what counts for the episode's return, the environment's own reward."""
+        return self.reward if self.score is None else self.score
+
+    @property
+    def ended(self) -> Tensor:
+        """[N] bool: whole episodes (games) that ended."""
+        return self.terminated | self.truncated if self.over is None else self.over
+
 
 class BatchedEnv(Protocol):
     """N environments stepped together."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isobatch.errors import UserError, nearest
+from isobatch.exchange.arguments import parse_arguments
 from isobatch.exchange.cleanrl import CleanRl
 from isobatch.exchange.differences import differences
 from isobatch.exchange.ppo_ewma import PpoEwma
@@ -22,16 +23,12 @@ from isobatch.exchange.rsl_rl import RslRl
 from isobatch.exchange.sb3 import Sb3
 from isobatch.exchange.table import Format, Key, build, export
 from isobatch.exchange.values import Scheduled
-from isobatch.exchange.words import parse_words
 from isobatch.exchange.zoo import Zoo
-from isobatch.recipe import Recipe
+from isobatch.recipe import USERS_OWN, Recipe
 
 FORMATS: dict[str, Format] = {
     each.name: each for each in (Sb3(), Zoo(), CleanRl(), RslRl(), PpoEwma())
 }
-NO_ENV = "python:make_env"
-"""The recipe's env where the configuration names none: the user's own."""
-WRITABLE = ("ppo", "ppo-ewma", "ppg", "ppg-ewma", "a2c")
 
 
 class Imported(NamedTuple):
@@ -58,9 +55,9 @@ def formats() -> dict[str, str]:
     return {name: each.summary for name, each in FORMATS.items()}
 
 
-def words(source: str, arguments: Sequence[str]) -> dict[str, Any]:
+def arguments(source: str, words: Sequence[str]) -> dict[str, Any]:
     """Return a format's dictionary from words: key=value, --key value, one .json or .yaml file."""
-    return parse_words(_format(source), arguments)
+    return parse_arguments(_format(source), words)
 
 
 def read(source: str, given: Mapping[str, Any], env: str | None = None) -> Imported:
@@ -69,7 +66,7 @@ def read(source: str, given: Mapping[str, Any], env: str | None = None) -> Impor
     `env` names the environment where the dictionary does not, or chooses one of several.
     """
     format = _format(source)
-    recipe, unknown = build(format, format.flatten(given, env), env or NO_ENV)
+    recipe, unknown = build(format, format.flatten(given, env), env or USERS_OWN)
     return Imported(recipe if env is None else recipe.replace(env=env), unknown)
 
 
@@ -80,7 +77,7 @@ def write(target: str, recipe: Recipe, given: Mapping[str, Any] | None = None) -
     changed in it; all else stays as it was, what has no counterpart here included.
     """
     format = _format(target)
-    if recipe.algo not in WRITABLE:
+    if not recipe.algorithm.exchanged:
         raise UserError(f"{target} has no {recipe.algo}")
     if given is None:
         flat = _without_defaults(format, export(format, recipe, {}))

@@ -71,7 +71,7 @@ def _idle(recipe: Recipe) -> set[str]:
         "kl_estimator": objective.objective == "kl",
         "advantage_decay": objective.advantage_normalization == "ewma",
         "staleness_loss": objective.staleness > 0,
-        "baseline": recipe.algo == "reinforce",
+        "baseline": recipe.algorithm.whole_returns,
         "adam_beta1": optimizer.optimizer in ("adam", "radam"),
         "adam_beta2": optimizer.optimizer in ("adam", "radam"),
         "adam_eps": optimizer.optimizer != "sgd",
@@ -91,7 +91,7 @@ def _idle(recipe: Recipe) -> set[str]:
         "aux_segments": recipe.is_phasic and recipe.phasic.aux_segments > 0,
     }
     exploration = ("epsilon_start", "epsilon_end", "epsilon_fraction")
-    unused |= dict.fromkeys(exploration, recipe.algo == "pqn")
+    unused |= dict.fromkeys(exploration, recipe.algorithm.explores)
     return {name for name, used in unused.items() if not used}
 
 

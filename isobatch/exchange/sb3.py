@@ -21,7 +21,8 @@ from isobatch.exchange.values import (
     schedule,
     whole,
 )
-from isobatch.recipe import ONE_STEP, Recipe
+from isobatch.recipe import Recipe
+from isobatch.registry import ONE_STEP
 
 ALIASES = {"n_timesteps": "total_timesteps"}
 DEVICES = ("auto", "cpu", "cuda")

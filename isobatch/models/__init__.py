@@ -19,6 +19,9 @@ def make_agent(
     encoder: EncoderFactory | nn.Module | None = None,
 ) -> Agent:
     """Return the networks the recipe's algorithm trains."""
-    if recipe.algo == "pqn":
+    kind = recipe.algorithm.model
+    if kind == "q-network":
         return QNetwork(observations, actions, recipe.model, encoder)
-    return ActorCritic(observations, actions, recipe.model, encoder, auxiliary=recipe.is_phasic)
+    if kind == "actor-critic":
+        return ActorCritic(observations, actions, recipe.model, encoder, auxiliary=recipe.is_phasic)
+    return kind(recipe, observations, actions, encoder)

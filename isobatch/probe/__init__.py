@@ -5,15 +5,16 @@ noise_scale(gradients)       the batch size beyond which more samples stop helpi
 investigate(policy, ...)     both, and the iso-batch curve, of a policy in its environment
 """
 
-from isobatch.probe.laboratory import Findings, Question, ShapeOf, investigate
-from isobatch.probe.noise import noise_scale
-from isobatch.probe.variance import Decomposition, decompose
+from isobatch.batch import Shape
+from isobatch.noise.scale import noise_scale
+from isobatch.noise.variance import Decomposition, decompose
+from isobatch.probe.laboratory import Findings, Question, investigate
 
 __all__ = [
     "Decomposition",
     "Findings",
     "Question",
-    "ShapeOf",
+    "Shape",
     "decompose",
     "investigate",
     "noise_scale",

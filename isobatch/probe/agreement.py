@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from isobatch.noise.clusters import Clusters
+from isobatch.noise.estimators import squared_gradient
+
 MOST_POINTS = 512
 """Of a scatter's panel."""
 
@@ -70,16 +73,15 @@ def lagged(scales: Tensor, vectors: Tensor, squares: Tensor, valid: Tensor) -> L
 
     rho_k = (mean <g_{n,t}, g_{n,t+k}> - |G|^2) / sigma^2
 
-    |G|^2 is the mean over pairs of environments, so that no sample meets itself in it.
+    |G|^2 is free of its own noise, as `squared_gradient` estimates it.
     """
     n_envs, n_steps = scales.shape
     weights = torch.where(valid, scales, 0).to(vectors.dtype)
     present = valid.to(vectors.dtype)
     rows = present.sum()
-    sums = torch.einsum("ct,ctp->cp", weights, vectors)
-    counts = present.sum(1)
-    pairs = counts.sum() ** 2 - counts.square().sum()
-    signal = (sums.sum(0).square().sum() - sums.square().sum()) / pairs
+    clusters = Clusters.scaled(scales, vectors, squares, valid)
+    sums, _ = clusters.sums(torch.ones(1, len(clusters), dtype=torch.float64))
+    signal = squared_gradient(sums)[0].to(vectors.dtype)
     spread = (weights.double().square() * squares.double()).sum() / rows - signal
     lags = [k for k in (1 << j for j in range(12)) if k < n_steps]
     at_step = torch.einsum("ct,ctp->tp", weights, vectors)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from isobatch.probe.clusters import Estimate
-from isobatch.probe.curve import Shape
+from isobatch.estimate import Estimate
+from isobatch.noise.scale import NoiseScale
+from isobatch.probe.curve import Point
 from isobatch.probe.laboratory import Batches, Findings
-from isobatch.probe.noise import NoiseScale
-from isobatch.view import columns
+from isobatch.text import columns, interval
 
 SURE = 0.95
 UPDATES = 10
@@ -186,7 +186,7 @@ def tables(findings: Findings) -> list[str]:
     return lines
 
 
-def _curve_table(shapes: list[Shape]) -> list[str]:
+def _curve_table(shapes: list[Point]) -> list[str]:
     rows = [("shape", "bias^2", "variance", "error", "wins", "steps/s")]
     rows += [
         (
@@ -229,18 +229,5 @@ def _noise_table(noises: list[NoiseScale], shape: str) -> list[str]:
     return columns(rows)
 
 
-def interval(estimate: Estimate) -> str:
-    """Return 0.123 [0.1, 0.15], with a dash for what is not known."""
-
-    def digits(value: float) -> str:
-        if math.isnan(value):
-            return "-"
-        return "inf" if math.isinf(value) else f"{value:.3g}"
-
-    if math.isnan(estimate.low) and math.isnan(estimate.high):
-        return digits(estimate.value)
-    return f"{digits(estimate.value)} [{digits(estimate.low)}, {digits(estimate.high)}]"
-
-
-def _shape(findings: Findings, name: str) -> Shape | None:
+def _shape(findings: Findings, name: str) -> Point | None:
     return next((each for each in findings.curve if each.name == name), None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,17 +12,16 @@ from torch import Tensor
 from isobatch import envs
 from isobatch.advantages import gae
 from isobatch.algos.pqn import epsilon
+from isobatch.envs import MakeEnv
 from isobatch.envs.seeds import evaluation_seeds
 from isobatch.errors import UserError
+from isobatch.experience import BY_STEP, Collector, EpisodeTracker, Rollout, concatenate
 from isobatch.machine import give_back_memory
 from isobatch.models import QNetwork
 from isobatch.normalize import RewardNormalizer
-from isobatch.policy import Policy
-from isobatch.recipe import Recipe
-from isobatch.rollout import BY_STEP, Collector, EpisodeTracker, Rollout, concatenate
+from isobatch.run.policy import Policy
 from isobatch.update import chunk_rows
 
-MakeEnv = Callable[[], Any]
 SEED = 1500
 """The evaluation whose environments the laboratory begins with; few run as many."""
 PIECE = 64
@@ -88,7 +86,8 @@ def collect(
     where every episode is as long as the next. Observations of the first `n_seen` are kept.
     """
     recipe = policy.recipe
-    env = _make(recipe, n_envs, seed, make_env)
+    seeds = evaluation_seeds(recipe.seed, n_envs, SEED + seed)
+    env = envs.make(recipe, seeds, make_env=make_env)
     try:
         image = env.observation_layout.image
         collector = Collector(env, torch.device("cpu"), chunk_rows(image))
@@ -108,13 +107,6 @@ def collect(
         env.close()
     give_back_memory()
     return Experience(replace(rollout, rewards=_rewards(policy, rollout)), burn_in, length)
-
-
-def _make(recipe: Recipe, n_envs: int, seed: int, make_env: MakeEnv | None) -> envs.BatchedEnv:
-    seeds = evaluation_seeds(recipe.seed, n_envs, SEED + seed)
-    if make_env is not None:
-        return envs.wrap(make_env, recipe.env, seeds)
-    return envs.make(recipe, seeds)
 
 
 def _explore(policy: Policy) -> None:

@@ -27,10 +27,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from isobatch.probe.clusters import LEVEL, Clusters, Estimate, Sums, estimate, scattered
+from isobatch.batch import Shape
+from isobatch.estimate import Estimate
+from isobatch.noise.clusters import LEVEL, Clusters, Sums, estimate, scattered
+from isobatch.noise.estimators import squared_gradient
 from isobatch.probe.collection import Experience
 from isobatch.probe.gradients import Directions
-from isobatch.probe.variance import signal
 
 
 @dataclass(frozen=True)
@@ -60,25 +62,24 @@ class Bias:
         """|G|^2 of the reference, its noise taken off; at least a hundredth of what is seen."""
         once = torch.ones(1, len(self.reference), dtype=torch.float64)
         sums, _ = self.reference.sums(once)
-        return max(float(signal(sums)), 0.01 * float(sums.mean_square)) or 1.0
+        return max(float(squared_gradient(sums)), 0.01 * float(sums.mean_square)) or 1.0
 
     @property
     def lost(self) -> float:
         """In how many resamples of the environments no gradient is left."""
-        return float((scattered(self.reference, signal)[1:] <= 0).double().mean())
+        return float((scattered(self.reference, squared_gradient)[1:] <= 0).double().mean())
 
     def norm(self, length: Length) -> Estimate:
         """Return |b(T)| / |G|; what is indistinguishable from none is 0."""
-        squared = estimate(length.difference, signal) * (1 / self.signal)
+        squared = estimate(length.difference, squared_gradient) * (1 / self.signal)
         return Estimate(*(max(each, 0.0) ** 0.5 for each in squared))
 
 
 @dataclass(frozen=True)
-class Shape:
-    """One N x T on the curve; squared errors relative to the squared gradient."""
+class Point:
+    """One shape on the curve; squared errors relative to the squared gradient."""
 
-    n_envs: int
-    n_steps: int
+    shape: Shape
     bias2: Estimate
     variance: Estimate
     error: Estimate
@@ -92,7 +93,12 @@ class Shape:
     @property
     def name(self) -> str:
         """8x128."""
-        return f"{self.n_envs}x{self.n_steps}"
+        return self.shape.name
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.shape.n_steps
 
     def error_over(self, updates: int) -> float:
         """Return bias^2 + variance / updates: the error of several batches' mean gradient."""
@@ -119,7 +125,7 @@ def bias(
 
 def curve(
     measured: Bias, samples: int, seconds: Callable[[int, int], float | None] | None = None
-) -> list[Shape]:
+) -> list[Point]:
     """Return every shape N x T = `samples` at the lengths measured, shortest rollouts first.
 
     `seconds` tells how long an iteration of N x T takes, None where it is not known.
@@ -136,12 +142,11 @@ def curve(
     ]
     wins, paid = _wins(scatter), _wins_per_second(scatter, times)
     return [
-        Shape(
-            sizes[k],
-            length.n_steps,
-            bias2=_interval(errors[k].bias2),
-            variance=_interval(errors[k].variance),
-            error=_interval(errors[k].total),
+        Point(
+            Shape(sizes[k], length.n_steps),
+            bias2=_quantiles(errors[k].bias2),
+            variance=_quantiles(errors[k].variance),
+            error=_quantiles(errors[k].total),
             wins=wins[k],
             steps_per_second=None if (spent := times[k]) is None else samples / spent,
             wins_per_second=paid[k],
@@ -202,7 +207,7 @@ def _means(scales: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
 
 def _window_variance(sums: Sums) -> Tensor:
     """Variance of one window's mean gradient, E |m|^2 - |E m|^2."""
-    return sums.squares / sums.n_clusters - signal(sums)
+    return sums.squares / sums.n_clusters - squared_gradient(sums)
 
 
 class _Errors(NamedTuple):
@@ -222,9 +227,9 @@ def _errors(measured: Bias, length: Length, n_envs: int) -> _Errors:
     <G(T), G> comes from the three squared norms, |G(T)|^2 + |G|^2 - |b(T)|^2 being twice it.
     Infinite where a resample leaves no gradient to be right along.
     """
-    own = scattered(length.windows, signal)
-    reference = scattered(measured.reference, signal)
-    along = (own + reference - scattered(length.difference, signal)) / 2
+    own = scattered(length.windows, squared_gradient)
+    reference = scattered(measured.reference, squared_gradient)
+    along = (own + reference - scattered(length.difference, squared_gradient)) / 2
     spread = scattered(length.windows, _window_variance).clamp(min=0)
     factor = reference / along.square()
     lost = (reference <= 0) | (along <= 0)
@@ -235,7 +240,7 @@ def _errors(measured: Bias, length: Length, n_envs: int) -> _Errors:
     )
 
 
-def _interval(scattered: Tensor) -> Estimate:
+def _quantiles(scattered: Tensor) -> Estimate:
     """Return the estimate and its resamples' outer quantiles."""
     ordered = scattered[1:].sort().values
     last = len(ordered) - 1

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from isobatch.report.figures import (
+from isobatch.estimate import Estimate
+from isobatch.pages.figures import (
     COLOURS,
     MOST_NUMBERED_ARMS,
+    Band,
     Figure,
     axis,
     banded,
@@ -23,8 +25,6 @@ from isobatch.report.figures import (
     rows_figure,
     ticks,
 )
-from isobatch.report.summary import Band
-from isobatch.study.stats import Estimate
 
 Measured = Sequence[float | None] | float | None
 """A value, alone or with the bounds of its interval; None for what is not known."""

@@ -11,17 +11,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from isobatch.batch import Shape
+from isobatch.envs import MakeEnv
 from isobatch.errors import UserError
 from isobatch.machine import give_back_memory, torch_threads
-from isobatch.policy import Policy
+from isobatch.noise.clusters import Clusters
+from isobatch.noise.scale import PARTS, NoiseScale, noise_of_clusters
+from isobatch.noise.variance import Decomposition, decompose_clusters
 from isobatch.probe import agreement, curve
-from isobatch.probe.clusters import Clusters
-from isobatch.probe.collection import Experience, MakeEnv, collect
+from isobatch.probe.collection import Experience, collect
 from isobatch.probe.gradients import Directions, Of, directions, output_of
-from isobatch.probe.noise import PARTS, NoiseScale, noise_of_clusters
-from isobatch.probe.variance import Decomposition, decompose_clusters
 from isobatch.recipe import Recipe
-from isobatch.speed import trial
+from isobatch.run.policy import Policy
+from isobatch.run.timing import trial
 
 MOST_ROWS, MOST_IMAGE_ROWS = 1 << 16, 1 << 15
 """Rows whose gradients are taken, unless the shapes asked for need more."""
@@ -40,28 +42,11 @@ Progress = Callable[[str, int, int], None]
 """(what, done so far, of how many or 0) -> None."""
 
 
-class ShapeOf(NamedTuple):
-    """N x T."""
-
-    n_envs: int
-    n_steps: int
-
-    @property
-    def name(self) -> str:
-        """8x128."""
-        return f"{self.n_envs}x{self.n_steps}"
-
-    @property
-    def samples(self) -> int:
-        """N T."""
-        return self.n_envs * self.n_steps
-
-
 @dataclass(frozen=True)
 class Question:
     """What is asked of a policy."""
 
-    shapes: tuple[ShapeOf, ...] = ()
+    shapes: tuple[Shape, ...] = ()
     """Batches to take apart; none: the recipe's own."""
     batches: int | None = None
     """Independent ones of each shape."""
@@ -77,7 +62,7 @@ class Question:
 class Batches:
     """K batches of one shape, taken apart."""
 
-    shape: ShapeOf
+    shape: Shape
     batches: int
     raw: Decomposition
     normalized: Decomposition | None
@@ -95,7 +80,7 @@ class Findings:
 
     policy: Policy
     question: Question
-    own: ShapeOf
+    own: Shape
     samples: int
     """The size of batch the curve is for."""
     experience: Experience
@@ -104,14 +89,14 @@ class Findings:
     batches: list[Batches]
     biases: list[curve.Bias]
     """The recipe's own lambda first."""
-    curve: list[curve.Shape]
+    curve: list[curve.Point]
 
     @property
     def tells(self) -> bool:
         """True where there is a curve, its gradient not lost in the noise of what was collected."""
         return any(math.isfinite(shape.error.value) for shape in self.curve)
 
-    def best(self, updates: int = 1) -> curve.Shape:
+    def best(self, updates: int = 1) -> curve.Point:
         """Return the shape with the smallest error to a sample.
 
         Over several `updates` at much the same policy noise averages out, and bias does not.
@@ -119,7 +104,7 @@ class Findings:
         return min(self.curve, key=lambda shape: shape.error_over(updates))
 
     @property
-    def fastest(self) -> curve.Shape | None:
+    def fastest(self) -> curve.Point | None:
         """The shape with the smallest error x seconds, where shapes were timed."""
         timed = [(each, each.steps_per_second) for each in self.curve]
         known = [(each, speed) for each, speed in timed if speed is not None]
@@ -168,10 +153,10 @@ def investigate(
 
 def check(recipe: Recipe, question: Question) -> None:
     """Refuse what cannot be measured, saying what can."""
-    if recipe.algo == "pqn" and question.of == "policy":
+    if not recipe.algorithm.policy_gradient and question.of == "policy":
         raise UserError(
-            "pqn has no policy gradient: its policy is the largest of its action values; probe "
-            "those with --of value"
+            f"{recipe.algo} has no policy gradient: its policy is the largest of its action "
+            "values; probe those with --of value"
         )
     for shape in question.shapes or (_own(recipe),):
         if shape.n_envs * _batch_count(question, images=False) < 2:
@@ -183,12 +168,12 @@ def check(recipe: Recipe, question: Question) -> None:
 
 def gae_lambda(recipe: Recipe) -> float:
     """Return the lambda of the recipe's advantages; REINFORCE's returns are those of 1."""
-    return 1.0 if recipe.algo == "reinforce" else recipe.objective.gae_lambda
+    return 1.0 if recipe.algorithm.whole_returns else recipe.objective.gae_lambda
 
 
 class _Plan(NamedTuple):
-    own: ShapeOf
-    shapes: tuple[ShapeOf, ...]
+    own: Shape
+    shapes: tuple[Shape, ...]
     batches: int
     samples: int
     n_envs: int
@@ -218,8 +203,8 @@ def _plan(policy: Policy, question: Question) -> _Plan:
     return _Plan(own, shapes, batches, samples, n_envs, n_rows, ahead, lengths)
 
 
-def _own(recipe: Recipe) -> ShapeOf:
-    return ShapeOf(recipe.batch.n_envs, recipe.batch.n_steps)
+def _own(recipe: Recipe) -> Shape:
+    return recipe.batch.shape
 
 
 def _batch_count(question: Question, images: bool) -> int:
@@ -259,7 +244,7 @@ def _collected(
         make_env=make_env,
         progress=acted,
     )
-    if policy.recipe.algo == "reinforce" and not policy.recipe.objective.baseline:
+    if policy.recipe.algorithm.whole_returns and not policy.recipe.objective.baseline:
         nothing = torch.zeros_like(experience.rollout.values)
         experience = replace(experience, rollout=replace(experience.rollout, values=nothing))
     return experience
@@ -287,7 +272,7 @@ def _directions(
 def _batches(
     experience: Experience,
     found: Directions,
-    shape: ShapeOf,
+    shape: Shape,
     count: int,
     question: Question,
     recipe: Recipe,

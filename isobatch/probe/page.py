@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from isobatch.pages.figures import Figure
+from isobatch.pages.page import fill
 from isobatch.probe import figures
-from isobatch.report.figures import Figure
-from isobatch.report.page import fill
-from isobatch.store import safe_name
+from isobatch.run.store import safe_name
 
 
 def render(data: dict[str, Any]) -> str:

@@ -136,8 +136,8 @@ def _curve(findings: Findings) -> dict[str, Any] | None:
         "own": findings.own.name,
         "shapes": [
             {
-                "n_envs": each.n_envs,
-                "n_steps": each.n_steps,
+                "n_envs": each.shape.n_envs,
+                "n_steps": each.shape.n_steps,
                 "bias2": each.bias2.json,
                 "variance": each.variance.json,
                 "error": each.error.json,

@@ -15,9 +15,10 @@ from typing import Any, Literal
 from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError, nearest
 from isobatch.presets import preset
-from isobatch.recipe import ALGORITHMS, Recipe, check_budget
+from isobatch.recipe import Recipe, check_budget
+from isobatch.registry import ALGORITHMS
+from isobatch.run.store import safe_name
 from isobatch.scaling import SIZES
-from isobatch.store import safe_name
 
 SCALES = ("laptop", "paper")
 Measure = Literal["score", "curve"]

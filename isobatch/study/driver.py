@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isobatch.errors import UserError
-from isobatch.store import DamagedFile
+from isobatch.errors import DamagedFile, UserError
 from isobatch.study.design import Cell
 from isobatch.study.executors import Executor, Worker
 from isobatch.study.live import Progress, View

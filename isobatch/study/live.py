@@ -11,6 +11,7 @@ import numpy as np
 
 from isobatch.study.design import Cell
 from isobatch.study.queue import Queue, Status
+from isobatch.text import duration
 
 LINE_SECONDS = 30.0
 """Plain output gets a line about this often, and one for every run that ends."""
@@ -160,12 +161,3 @@ def choose_view(quiet: bool) -> View:
     if quiet:
         return Silent()
     return Table() if sys.stdout.isatty() else Lines()
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words: 40 s, 12 min, 3.5 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from isobatch.recipe import Recipe
-from isobatch.speed import trial
+from isobatch.run.timing import trial
 from isobatch.study.design import Cell, Study
 
 ROW_BYTES = 900

@@ -28,8 +28,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from isobatch.errors import UserError
-from isobatch.store import DamagedFile, safe_name, write_atomically
+from isobatch.errors import DamagedFile, UserError, one_line
+from isobatch.run.store import safe_name, write_atomically
 from isobatch.study.design import Cell, Study
 
 LEASE_SECONDS = 60.0
@@ -162,7 +162,7 @@ class Queue:
         try:
             result = Result(**json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
-            raise DamagedFile(f"{file} cannot be read: {' '.join(str(error).split())}") from None
+            raise DamagedFile(f"{file} cannot be read: {one_line(error)}") from None
         for name, expected in (
             ("metrics.jsonl", result.metrics_sha256),
             ("recipe.toml", result.recipe_sha256),
@@ -320,7 +320,7 @@ def read_study(root: str | Path) -> Study:
     except FileNotFoundError:
         raise UserError(f"{root} holds no study (there is no study.json in it)") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
+        raise UserError(f"{file} cannot be read: {one_line(error)}") from None
 
 
 def sha256(path: Path) -> str:

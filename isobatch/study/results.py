@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isobatch.errors import UserError
-from isobatch.store import DamagedFile, read_metrics
+from isobatch.errors import DamagedFile, UserError
+from isobatch.run.store import read_metrics
 from isobatch.study.design import Cell, Contrast, Measure, Study
 from isobatch.study.queue import Queue, Result, Status
 from isobatch.study.scores import Scale, constants

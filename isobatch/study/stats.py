@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, stdtr
+
+from isobatch.estimate import Estimate
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], Any]
 """A function of [runs, tasks]; quicker to bootstrap if also of [..., runs, tasks], giving [...]."""
 PairStatistic = Callable[[Floats, Floats], Any]
 """The same of two arrays, [runs_x, tasks] and [runs_y, tasks]."""
-
-
-class Estimate(NamedTuple):
-    """A number and its interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 def mean(scores: ArrayLike) -> float:

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from isobatch.errors import UserError
+from isobatch.errors import DamagedFile, InUse, UserError, is_disk_full, one_line
 from isobatch.recipe import Recipe
-from isobatch.store import DamagedFile, InUse, is_disk_full
 from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, Lost, Queue, Result, sha256
 
 WAIT_SECONDS = 1.0
@@ -66,7 +65,7 @@ def _run(claim: Lease) -> str:
         claim.error(str(error))
         return "error"
     except UserError as error:
-        claim.fail(" ".join(str(error).split()))
+        claim.fail(one_line(error))
         return "failed"
     except Exception as error:
         if isinstance(error, OSError) and is_disk_full(error):
@@ -83,8 +82,8 @@ def _run(claim: Lease) -> str:
 
 def _train(claim: Lease) -> Result | None:
     """Train or go on with the cell's run, and evaluate it; None where it was asked to stop."""
-    from isobatch.policy import evaluate
-    from isobatch.training import resume, train
+    from isobatch.run.policy import evaluate
+    from isobatch.run.training import resume, train
 
     study, cell = claim.queue.study, claim.cell
     path, recipe = claim.queue.run_path(cell), study.recipe(cell)

@@ -82,7 +82,7 @@ def test_target_kl_is_another_multiple():
 
 def test_the_command_is_read_as_it_was_typed():
     words = "python cleanrl/ppo_atari.py --env-id PongNoFrameskip-v4 --no-clip-vloss --exp-name me"
-    given = exchange.words("cleanrl", words.split())
+    given = exchange.arguments("cleanrl", words.split())
     imported = exchange.read("cleanrl", given)
     assert imported.unknown == []
     assert imported.recipe.env == "PongNoFrameskip-v4"
@@ -101,7 +101,7 @@ def test_the_text_is_a_command_that_is_read_back():
     )
     exported = exchange.write("cleanrl", recipe)
     assert exported.missing == []
-    back = exchange.words("cleanrl", exported.text.split())
+    back = exchange.arguments("cleanrl", exported.text.split())
     assert exchange.read("cleanrl", back).recipe == recipe
 
 

@@ -26,7 +26,7 @@ def test_formats_are_named_with_what_they_hold():
     assert all(exchange.formats().values())
 
 
-@pytest.mark.parametrize("call", [exchange.words, exchange.read])
+@pytest.mark.parametrize("call", [exchange.arguments, exchange.read])
 def test_unknown_format_lists_those_there_are(call):
     with pytest.raises(UserError, match=r"unknown format 'sb2'; there are sb3, .*mean sb3"):
         call("sb2", {})
@@ -97,11 +97,11 @@ def test_env_is_the_formats_own_the_callers_or_the_users():
 
 def test_words_are_flags_pairs_or_both():
     words = ["--num-envs", "8", "--learning-rate=2.5e-4", "--no-anneal-lr", "--norm-adv", "seed=3"]
-    assert exchange.words("cleanrl", words) == {
+    assert exchange.arguments("cleanrl", words) == {
         "num_envs": "8", "learning_rate": "2.5e-4", "anneal_lr": False, "norm_adv": True,
         "seed": "3",
     }  # fmt: skip
-    recipe = exchange.read("cleanrl", exchange.words("cleanrl", words)).recipe
+    recipe = exchange.read("cleanrl", exchange.arguments("cleanrl", words)).recipe
     assert recipe.batch.n_envs == 8
     assert recipe.optimizer.learning_rate == 2.5e-4
     assert recipe.optimizer.learning_rate_schedule == "constant"
@@ -110,7 +110,7 @@ def test_words_are_flags_pairs_or_both():
 
 def test_words_read_numbers_as_people_write_them():
     words = ["total_timesteps=1e6", "target_kl=None", "learning_rate=3e-4", "use_sde=False"]
-    imported = exchange.read("sb3", exchange.words("sb3", words))
+    imported = exchange.read("sb3", exchange.arguments("sb3", words))
     assert imported.recipe.total_timesteps == 1_000_000
     assert imported.recipe.objective.target_kl is None
     assert imported.unknown == []
@@ -119,7 +119,7 @@ def test_words_read_numbers_as_people_write_them():
 def test_words_beside_a_file_replace_what_it_says(tmp_path):
     path = tmp_path / "args.json"
     path.write_text(json.dumps({"num_envs": 8, "gamma": 0.9}))
-    assert exchange.words("cleanrl", [str(path), "--num-envs", "16"]) == {
+    assert exchange.arguments("cleanrl", [str(path), "--num-envs", "16"]) == {
         "num_envs": "16", "gamma": 0.9
     }  # fmt: skip
 
@@ -135,7 +135,7 @@ def test_words_beside_a_file_replace_what_it_says(tmp_path):
 )
 def test_words_that_say_nothing(words, message):
     with pytest.raises(UserError, match=message):
-        exchange.words("sb3", words)
+        exchange.arguments("sb3", words)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_files_that_cannot_be_read(tmp_path, name, text, message):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(UserError, match=message) as caught:
-        exchange.words("zoo", [str(path)])
+        exchange.arguments("zoo", [str(path)])
     assert "\n" not in str(caught.value)
 
 
@@ -160,7 +160,7 @@ def test_one_file_at_a_time(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"n_envs": 1}')
     with pytest.raises(UserError, match="one file at a time"):
-        exchange.words("zoo", [str(path), str(path)])
+        exchange.arguments("zoo", [str(path), str(path)])
 
 
 @pytest.mark.parametrize("algo", ["reinforce", "pqn"])

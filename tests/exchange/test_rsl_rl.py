@@ -113,7 +113,7 @@ def test_numbers_keep_their_meaning():
 
 
 def test_words_find_their_table():
-    given = {"num_envs": 64, **EXAMPLE} | exchange.words(
+    given = {"num_envs": 64, **EXAMPLE} | exchange.arguments(
         "rsl_rl", ["gamma=0.9", "--algorithm.lam", "0.8", "activation=relu"]
     )
     recipe = exchange.read("rsl_rl", given).recipe

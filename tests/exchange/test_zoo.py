@@ -129,7 +129,7 @@ def entries(tmp_path):
     def read(name, text=PPO):
         path = tmp_path / name
         path.write_text(text)
-        return exchange.words("zoo", [str(path)])
+        return exchange.arguments("zoo", [str(path)])
 
     return read
 

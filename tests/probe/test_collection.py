@@ -6,12 +6,12 @@ from hand_made import PLAIN, begin, experience
 from probe_envs import Counter
 
 from isobatch.advantages import gae
+from isobatch.cli.probe import untrained
 from isobatch.errors import UserError
-from isobatch.policy import Policy
 from isobatch.presets import preset
 from isobatch.probe.collection import Experience, collect
-from isobatch.probe.command import untrained
 from isobatch.recipe import Recipe
+from isobatch.run.policy import Policy
 
 
 def policy_of(make_env, **fields) -> Policy:

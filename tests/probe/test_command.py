@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 import isobatch
+from isobatch.batch import Shape
 from isobatch.cli import main
-from isobatch.probe.laboratory import Question, ShapeOf, investigate
+from isobatch.probe.laboratory import Question, investigate
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +116,7 @@ def test_a_run_without_a_policy_is_refused(run, tmp_path, capsys):
 
 def test_one_environment_is_measured_through_batches(run):
     findings = investigate(
-        isobatch.load(run), Question(shapes=(ShapeOf(1, 32),), batches=40, speed=False)
+        isobatch.load(run), Question(shapes=(Shape(1, 32),), batches=40, speed=False)
     )
     (batches,) = findings.batches
     assert batches.raw.n_envs == 1
@@ -123,7 +124,7 @@ def test_one_environment_is_measured_through_batches(run):
 
 
 def test_what_is_measured_does_not_depend_on_when(run):
-    question = Question(shapes=(ShapeOf(4, 16),), batches=2, speed=False)
+    question = Question(shapes=(Shape(4, 16),), batches=2, speed=False)
     first, again = (investigate(isobatch.load(run), question) for _ in range(2))
     assert first.batches[0].raw == again.batches[0].raw
     assert first.curve == again.curve
@@ -134,7 +135,7 @@ def test_a_gradient_lost_in_its_noise_names_no_shape(run):
     from isobatch.probe.record import record
 
     findings = investigate(
-        isobatch.load(run), Question(shapes=(ShapeOf(4, 8),), batches=2, speed=False)
+        isobatch.load(run), Question(shapes=(Shape(4, 8),), batches=2, speed=False)
     )
     blank = [replace(each, error=each.error._replace(value=math.inf)) for each in findings.curve]
     lost = replace(findings, curve=blank)

@@ -94,7 +94,7 @@ def test_correlated_rollouts_want_more_environments():
         return shapes[-1].variance.value / shapes[1].variance.value
 
     assert longest_over_shortest(correlated) > 1.5 * longest_over_shortest(independent)
-    assert correlated[0].n_envs == 64
+    assert correlated[0].shape.n_envs == 64
     assert sum(each.wins for each in correlated) == pytest.approx(1)
 
 

@@ -51,7 +51,7 @@ def test_scaled_by_advantages_their_mean_is_the_gradient_training_takes(objectiv
     rollout = experience(state)
     advantages = torch.randn(rollout.rewards.shape, generator=torch.Generator().manual_seed(2))
     targets = advantages + rollout.values[:-1]
-    gather = Gathering(state, rollout, advantages, targets, recipe.objective, 0.2)
+    gather = Gathering(state, rollout, advantages, targets, 0.2)
     samples = gather(torch.arange(advantages.numel()))
     policy, _ = terms(state.model, samples, recipe.objective, state.model.distribution, 0.0)
     value = losses.value_loss(state.model(samples.observation)[1], samples.targets)

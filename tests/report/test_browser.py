@@ -9,7 +9,7 @@ import pytest
 from pages import PATIENCE, Browser, needs_chromium, plot
 from test_page import HOSTILE, SHAPES, STUDY, write_study
 
-from isobatch import report
+from isobatch.study import report
 
 pytestmark = needs_chromium
 

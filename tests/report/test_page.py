@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from pages import Elements
 
-from isobatch import report
 from isobatch.errors import UserError
-from isobatch.report import again
-from isobatch.report.page import SYMBOLS
+from isobatch.study import report
 from isobatch.study.design import Cell, Claim, Study, from_toml, load
 from isobatch.study.queue import Queue, Result, sha256
+from isobatch.study.report import reproduce
+from isobatch.study.report.page import SYMBOLS
 from isobatch.study.results import Results
 from isobatch.study.stats import (
     bootstrap_ci,
@@ -406,23 +406,23 @@ def test_the_same_study_gives_the_same_page(tmp_path):
 
 
 def test_command_of_a_preset():
-    assert again.command(load("n-vs-t", "paper")) == "isobatch study n-vs-t --scale paper"
+    assert reproduce.command(load("n-vs-t", "paper")) == "isobatch study n-vs-t --scale paper"
     more = dataclasses.replace(load("n-vs-t"), seeds=tuple(range(1, 51)))
-    assert again.command(more) == "isobatch study n-vs-t --scale laptop --seeds 50"
-    assert again.command(dataclasses.replace(more, budget=7)) == "isobatch study n-vs-t.toml"
+    assert reproduce.command(more) == "isobatch study n-vs-t --scale laptop --seeds 50"
+    assert reproduce.command(dataclasses.replace(more, budget=7)) == "isobatch study n-vs-t.toml"
 
 
 def test_design_makes_the_study_again(complete):
     _, page = complete
     assert "isobatch study shapes.toml" in page.words
-    assert from_toml(again.design(STUDY), "shapes") == STUDY
+    assert from_toml(reproduce.design(STUDY), "shapes") == STUDY
     assert html.escape("[[claims]]") in page.text
-    assert again.command(dataclasses.replace(STUDY, name="a b")) == "isobatch study 'a b.toml'"
+    assert reproduce.command(dataclasses.replace(STUDY, name="a b")) == "isobatch study 'a b.toml'"
     own = dataclasses.replace(STUDY, envs=("module:Id-v0", "gymnasium:Acrobot-v1"))
-    assert again.command(own) == "isobatch study shapes.toml --env module:Id-v0"
+    assert reproduce.command(own) == "isobatch study shapes.toml --env module:Id-v0"
 
 
 def test_a_design_that_toml_cannot_say_is_shown_as_json():
     study = dataclasses.replace(STUDY, base={"max_grad_norm": None})
-    assert again.command(study) == ""
-    assert Study.from_json(again.design(study)) == study
+    assert reproduce.command(study) == ""
+    assert Study.from_json(reproduce.design(study)) == study

@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from isobatch.store import read_metrics
+from isobatch.run.store import read_metrics
 from isobatch.study.queue import Queue
 
 STUDY = """

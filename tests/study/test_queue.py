@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from isobatch.errors import UserError
-from isobatch.store import DamagedFile
+from isobatch.errors import DamagedFile, UserError
 from isobatch.study import queue as queue_module
 from isobatch.study.design import from_toml, with_seeds
 from isobatch.study.queue import Lost, Queue, Result, read_study, sha256

@@ -1,0 +1,72 @@
+"""What every algorithm is: something that learns from one rollout after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from isobatch.experience import Rollout
+from isobatch.recipe import Recipe
+from isobatch.state import TrainState
+
+Made = TypeVar("Made")
+
+
+class Learned(NamedTuple):
+    """What came of one rollout; the loop counts it."""
+
+    statistics: dict[str, float]
+    """By column, those the iteration has."""
+    epochs: int = 0
+    grad_steps: int = 0
+    phase_iterations: int | None = None
+    """PPG: iterations of the policy phase under way, after this one; None: as before."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a learner works with."""
+
+    state: TrainState
+    """Networks, optimisers, averages, counters; `state.recipe` is the recipe in force, and may be
+    another one at the next rollout."""
+    chunk_size: int
+    """Rows of one forward-backward pass."""
+    directory: Path = field(default_factory=Path)
+    """For files it may need while it runs."""
+    note: Callable[[str], None] = lambda text: None
+    """Is told what goes on in an iteration that takes long."""
+
+
+class Learner(Protocol):
+    """Learns from one rollout after another, changing the run's state.
+
+    Made with a `Context`. It writes no counters: what it did is in what it returns.
+    """
+
+    columns: tuple[str, ...]
+    """The statistics an iteration may have."""
+
+    def learn(self, rollout: Rollout) -> Learned:
+        """Learn from a rollout, under `state.recipe`."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held outside the state."""
+        ...
+
+
+class Latest(Generic[Made]):
+    """Something made for the recipe in force, and made anew when that is another one."""
+
+    def __init__(self, make: Callable[[Recipe], Made]) -> None:
+        self._make = make
+        self._recipe: Recipe | None = None
+
+    def __call__(self, recipe: Recipe) -> Made:
+        """Return what was made for `recipe`."""
+        if recipe is not self._recipe:
+            self._made, self._recipe = self._make(recipe), recipe
+        return self._made

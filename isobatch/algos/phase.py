@@ -1,0 +1,250 @@
+"""The observations of many rollouts, compressed: what Phasic Policy Gradient trains on again.
+
+A phase is too large to hold as it is (the paper's is 26 GB of frames), but the frames of one
+environment in time order differ little: compressed together, Procgen's take an eighth or less.
+"""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from collections import deque
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import zstandard
+from torch import Tensor
+
+from isobatch.envs import Observation
+from isobatch.errors import DamagedFile, UserError, is_disk_full
+
+LEVEL, WINDOW_LOG, HASH_LOG = 1, 22, 17
+"""zstd's fastest level, but looking back over a whole segment of 64x64 frames: scenery that comes
+back is found again, at no cost in speed."""
+BLOCK_BYTES = 1 << 26
+
+
+class PhaseBatch(NamedTuple):
+    """Some segments of a phase, their rows end to end, on the CPU."""
+
+    segments: list[int]
+    """Which segments, in this order."""
+    observations: Observation
+    """[rows, ...] each."""
+    numbers: dict[str, Tensor]
+    """By name, [rows, ...] each, in the order of the observations."""
+
+
+class Piece(NamedTuple):
+    """Where one compressed part of a segment is kept."""
+
+    block: mmap.mmap | None
+    """The memory it lies in, None for the file."""
+    start: int
+    size: int
+    checksum: int | None
+    """Of what is in the file."""
+
+
+class Segment(NamedTuple):
+    """One environment's valid rows of one rollout, in time order."""
+
+    pieces: dict[str, Piece]
+    rollout: int
+    start: int
+    """Its first row in the rollout's numbers."""
+    length: int
+
+
+class PhaseBuffer:
+    """The rollouts of a phase, by segment: one environment's valid rows of one rollout.
+
+    Observations are compressed without loss as they are added, and given back on the CPU. Up to
+    `memory` bytes of them are held in memory; what comes after goes to the file `spill`, which
+    belongs to the buffer and is made when first needed.
+    """
+
+    def __init__(self, memory: int, spill: Path) -> None:
+        self.memory_bytes = 0
+        """Compressed observations held in memory."""
+        self.disk_bytes = 0
+        """Compressed observations in the file."""
+        self.rows = 0
+        """Valid rows in all."""
+        self._memory, self._spill = memory, spill
+        self._parts: Layout = {}
+        self._segments: list[Segment] = []
+        self._numbers: dict[str, list[Tensor]] = {}
+        self._block: mmap.mmap | None = None
+        self._compressor = zstandard.ZstdCompressor(
+            compression_params=zstandard.ZstdCompressionParameters.from_level(
+                LEVEL, window_log=WINDOW_LOG, hash_log=HASH_LOG
+            )
+        )
+
+    def __len__(self) -> int:
+        """Return the number of segments."""
+        return len(self._segments)
+
+    def add(self, observations: Observation, valid: Tensor, numbers: dict[str, Tensor]) -> None:
+        """Add a rollout: one segment for each environment with a valid row.
+
+        `observations` are [T+1, N, ...] as a `Rollout` holds them; the last row is acted on in
+        the next rollout, and left out. `valid` is bool [T, N]. Of `numbers` [T, N, ...], such as
+        value targets, the valid rows are kept as they are.
+        """
+        parts, names = _layout(observations), set(numbers)
+        if self._segments and (parts != self._parts or names != set(self._numbers)):
+            raise ValueError("all rollouts of a phase have the same observations and numbers")
+        valid = valid.cpu()
+        segments, start = [], 0
+        for n, length in enumerate(valid.sum(0).tolist()):
+            if length:
+                # NumPy copies whole rows where PyTorch goes byte by byte.
+                pieces = {
+                    part: self._keep(tensor[: len(valid), n].cpu().numpy()[valid[:, n].numpy()])
+                    for part, tensor in observations.items()
+                }
+                segments.append(Segment(pieces, self._n_rollouts, start, length))
+                start += length
+        if segments:
+            self._parts = parts
+            for name, tensor in numbers.items():
+                rows = tensor.detach().cpu().transpose(0, 1)[valid.T]
+                self._numbers.setdefault(name, []).append(rows)
+            self._segments += segments
+            self.rows += start
+
+    def attach(self, segments: list[int], name: str, rows: Tensor) -> None:
+        """Keep one more floating-point number, `rows` [rows, ...] in the order of a `PhaseBatch`.
+
+        It is among the numbers of every batch from then on: NaN until its segment had its turn.
+        """
+        rows = rows.detach().cpu()
+        chosen = [self._segments[place] for place in segments]
+        shares = rows.split([segment.length for segment in chosen])
+        if name not in self._numbers:
+            empty = rows.new_full((self.rows, *rows.shape[1:]), torch.nan)
+            self._numbers[name] = list(empty.split(self._rollout_lengths()))
+        for segment, share in zip(chosen, shares, strict=True):
+            self._rows(segment, name).copy_(share)
+
+    def segment_groups(self, size: int, generator: torch.Generator) -> list[list[int]]:
+        """Return all segments in random order, in groups of `size`; the last may be smaller."""
+        order = torch.randperm(len(self), generator=generator, device=generator.device).tolist()
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def batches(self, groups: list[list[int]]) -> Generator[PhaseBatch, None, None]:
+        """Give each group's batch; a thread decompresses the next one meanwhile.
+
+        The thread ends with the iterator: when it is exhausted, closed or let go. What the thread
+        finds wrong is raised in the turn of the batch it concerns.
+        """
+        with ThreadPoolExecutor(1) as reader:
+            ahead: deque[Future[Observation]] = deque()
+            for turn, group in enumerate(groups):
+                for coming in groups[turn + len(ahead) : turn + 2]:
+                    ahead.append(reader.submit(self._observations, coming))
+                observations = ahead.popleft().result()
+                # Not by the thread: the caller may attach numbers while it reads.
+                yield PhaseBatch(group, observations, self._numbers_of(group))
+
+    def clear(self) -> None:
+        """Forget the phase and delete the file."""
+        # Blocks go with the last that refers to them: a thread may still be reading.
+        self._segments, self._numbers, self._parts, self._block = [], {}, {}, None
+        self.memory_bytes = self.disk_bytes = self.rows = 0
+        self._spill.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Forget the phase and delete the file, at the end of a run."""
+        self.clear()
+
+    def _keep(self, rows: np.ndarray) -> Piece:
+        compressed = self._compressor.compress(np.ascontiguousarray(rows).data)
+        size = len(compressed)
+        if self.memory_bytes + size > self._memory:
+            return self._append(compressed)
+        if self._block is None or len(self._block) - self._block.tell() < size:
+            # Mapped rather than allocated: pieces of all sizes that live this long would leave
+            # holes in the heap, and its memory would not all return to the system.
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            self._block = mmap.mmap(-1, max(size, BLOCK_BYTES), flags=flags)
+        piece = Piece(self._block, self._block.tell(), size, None)
+        self._block.write(compressed)
+        self.memory_bytes += size
+        return piece
+
+    def _append(self, compressed: bytes) -> Piece:
+        piece = Piece(None, self.disk_bytes, len(compressed), zlib.crc32(compressed))
+        try:
+            # A file left by a run that was killed is overwritten.
+            with self._spill.open("r+b" if self.disk_bytes else "wb") as file:
+                file.seek(piece.start)
+                file.write(compressed)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            raise UserError(
+                f"the disk is full: no room for the phase's observations in {self._spill}"
+            ) from None
+        self.disk_bytes += piece.size
+        return piece
+
+    def _observations(self, group: list[int]) -> Observation:
+        """Return the segments' observations, each part [rows, ...]."""
+        segments = [self._segments[place] for place in group]
+        count = sum(segment.length for segment in segments)
+        decompressor = zstandard.ZstdDecompressor()
+        observations = {}
+        for part, (dtype, shape) in self._parts.items():
+            observations[part] = torch.empty((count, *shape), dtype=dtype)
+            start = 0
+            for segment in segments:
+                rows = observations[part][start : start + segment.length]
+                with decompressor.stream_reader(self._compressed(segment.pieces[part])) as reader:
+                    reader.readinto(rows.numpy().data)
+                start += segment.length
+        return observations
+
+    def _compressed(self, piece: Piece) -> bytes | memoryview:
+        if piece.block is not None:
+            return memoryview(piece.block)[piece.start : piece.start + piece.size]
+        with self._spill.open("rb") as file:
+            file.seek(piece.start)
+            compressed = file.read(piece.size)
+        if zlib.crc32(compressed) != piece.checksum:
+            raise DamagedFile(f"{self._spill} is damaged: its checksum does not match")
+        return compressed
+
+    def _numbers_of(self, group: list[int]) -> dict[str, Tensor]:
+        segments = [self._segments[place] for place in group]
+        return {
+            name: torch.cat([self._rows(segment, name) for segment in segments])
+            for name in self._numbers
+        }
+
+    def _rows(self, segment: Segment, name: str) -> Tensor:
+        return self._numbers[name][segment.rollout].narrow(0, segment.start, segment.length)
+
+    @property
+    def _n_rollouts(self) -> int:
+        return self._segments[-1].rollout + 1 if self._segments else 0
+
+    def _rollout_lengths(self) -> list[int]:
+        lengths = [0] * self._n_rollouts
+        for segment in self._segments:
+            lengths[segment.rollout] += segment.length
+        return lengths
+
+
+Layout = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+"""Type of each part and shape of one of its rows."""
+
+
+def _layout(observations: Observation) -> Layout:
+    return {part: (tensor.dtype, tuple(tensor.shape[2:])) for part, tensor in observations.items()}

@@ -1,0 +1,121 @@
+"""The command line: one file a command, imported when it is asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+from isobatch import __version__
+from isobatch.errors import UserError, is_disk_full, nearest, one_line
+
+USAGE = """usage: isobatch COMMAND ...
+
+On-policy reinforcement learning in which the batch is a thing you can hold.
+
+  train ENV [options]    train a policy: isobatch train CartPole-v1 --n-envs 8 --n-steps 128
+  resume RUN [options]   go on with a run after a stop, a kill or a crash
+  eval RUN [options]     play episodes with a run's policy
+  envs [NAME]            list environments, their families and presets
+
+  rescale RECIPE|RUN     carry a recipe over to another batch: what moves, and why
+  show RECIPE|RUN|ENV    draw its batch: rollout, minibatches, updates
+
+  probe RUN              measure where an update's noise comes from, and which N x T has least
+
+  study NAME|FILE        compare arms over environments and seeds at one data budget
+  report STUDY           write a study's page, report.html
+  query SQL              ask the metrics of many runs at once
+
+  isobatch COMMAND --help explains a command; isobatch train ENV --help shows every setting with
+  the environment's own defaults. Every command takes --import MODULE, once or more: a module of
+  your own that registers objectives or algorithms.
+"""
+COMMANDS = {
+    "train": "isobatch.cli.train:train",
+    "resume": "isobatch.cli.train:resume",
+    "eval": "isobatch.cli.evaluate:evaluate",
+    "envs": "isobatch.cli.envs:envs",
+    "rescale": "isobatch.cli.rescale:rescale",
+    "show": "isobatch.cli.show:show",
+    "probe": "isobatch.cli.probe:probe",
+    "study": "isobatch.cli.study:study",
+    "report": "isobatch.cli.study:report",
+    "query": "isobatch.cli.query:query",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; return its exit code (0 done, 2 a mistake of the user's, 130 interrupted)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _dispatch(list(arguments))
+    except UserError as error:
+        print(f"isobatch: {one_line(error)}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 0
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        print("isobatch: the disk is full; what was written so far is whole", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("isobatch: stopped", file=sys.stderr)
+        return 130
+
+
+def _dispatch(arguments: list[str]) -> int:
+    modules, arguments = _imports(arguments)
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if command in ("--help", "-h", "help"):
+        print(USAGE, end="")
+        return 0
+    if command == "--version":
+        print(f"isobatch {__version__}")
+        return 0
+    if command not in COMMANDS:
+        raise UserError(f"unknown command {command!r}.{nearest(command, list(COMMANDS))}")
+    import_modules(modules)
+    module, _, function = COMMANDS[command].partition(":")
+    return getattr(import_module(module), function)(rest)
+
+
+def _imports(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the modules that --import names, and the other words."""
+    modules: list[str] = []
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--import":
+            name = next(words, None)
+            if name is None:
+                raise UserError("--import needs the name of a module")
+            modules.append(name)
+        elif word.startswith("--import="):
+            modules.append(word.partition("=")[2])
+        else:
+            rest.append(word)
+    return modules, rest
+
+
+def import_modules(names: list[str]) -> None:
+    """Import modules that the user named, from this folder too, as `python -m` would.
+
+    What they register is there for this process and, through the environment, for the workers of a
+    study that it starts.
+    """
+    if not names:
+        return
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in names:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise UserError(f"cannot import {name}: {one_line(error)}") from None
+    os.environ[IMPORTS] = ",".join(names)
+
+
+IMPORTS = "ISOBATCH_IMPORT"
+"""The environment variable by which workers learn what to import."""

@@ -1,0 +1,206 @@
+"""isobatch probe: the gradient laboratory on the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isobatch import envs
+from isobatch.batch import Shape
+from isobatch.cli.flags import Parser, whole_number
+from isobatch.envs.catalog import require_trusted
+from isobatch.envs.seeds import evaluation_seeds
+from isobatch.errors import UserError
+from isobatch.presets import preset
+from isobatch.probe import answer, laboratory
+from isobatch.probe.laboratory import Findings, Progress, Question
+from isobatch.probe.record import record
+from isobatch.recipe import Recipe
+from isobatch.registry import ALGORITHMS
+from isobatch.run import policy
+from isobatch.run.store import write_atomically
+from isobatch.state import TrainState
+
+
+def probe(arguments: list[str]) -> int:
+    """Measure where the noise of a policy's gradient comes from."""
+    parser = Parser(
+        prog="isobatch probe",
+        description="Measure where the noise of an update comes from, and which N x T has least.",
+        usage="isobatch probe RUN [options], or isobatch probe ENV --policy random",
+    )
+    parser.add_argument("source", metavar="RUN|ENV")
+    parser.add_argument(
+        "--at", metavar="FRACTION,...", help="parts of the run to look at (default: its end)"
+    )
+    parser.add_argument(
+        "--policy", choices=["random"], help="of an environment: the preset's networks, untrained"
+    )
+    parser.add_argument(
+        "--algo", choices=list(ALGORITHMS), default="ppo", help="with --policy: whose"
+    )
+    parser.add_argument(
+        "--shapes", metavar="NxT,...", help="batches to take apart (default: the recipe's)"
+    )
+    parser.add_argument(
+        "--batches", type=whole_number, metavar="K", help="independent ones of each (default: 5)"
+    )
+    parser.add_argument(
+        "--of", choices=["policy", "value"], default="policy", help="whose gradient"
+    )
+    parser.add_argument(
+        "--lambdas", metavar="X,...", help="other lambdas to measure short rollouts' bias for"
+    )
+    parser.add_argument(
+        "--no-speed", dest="speed", action="store_false", help="do not time the shapes"
+    )
+    parser.add_argument("--seed", type=whole_number, default=0, help="of the environments' seeds")
+    parser.add_argument("--env", metavar="MODULE:ID", help="confirm a module that may be imported")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="default: probe.json in the run")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="default: probe.html in the run")
+    parsed = parser.parse_args(arguments)
+    question = Question(
+        shapes=_shapes(parsed.shapes),
+        batches=parsed.batches,
+        of=parsed.of,
+        lambdas=_fractions(parsed.lambdas, "--lambdas"),
+        speed=parsed.speed,
+        seed=parsed.seed,
+    )
+    if parsed.batches is not None and parsed.batches < 1:
+        raise UserError(f"--batches must be at least 1, got {parsed.batches}")
+    policies = _policies(parsed, question)
+    for line in warnings(question):
+        print(f"! {line}")
+    found: list[Findings] = []
+    for each in policies:
+        print(headline(each, parsed.policy), flush=True)
+        with _shown() as progress:
+            findings = laboratory.investigate(each, question, progress=progress)
+        found.append(findings)
+        for line in answer.answer(findings):
+            print(line)
+        print()
+        print("\n".join(answer.tables(findings)))
+        print(flush=True)
+    folder = Path(parsed.source) if Path(parsed.source).is_dir() else None
+    data = record(found, folder.resolve().name if folder else None)
+    folder = folder or Path()
+    _write(data, parsed.json or folder / "probe.json", parsed.page or folder / "probe.html")
+    return 0
+
+
+def warnings(question: Question) -> list[str]:
+    """Say what of the question cannot be compared."""
+    sizes = {shape.samples for shape in question.shapes}
+    if len(sizes) <= 1:
+        return []
+    named = ", ".join(f"{shape.name} = {shape.samples:,}" for shape in question.shapes)
+    first = question.shapes[0]
+    return [
+        f"the shapes are not of one size ({named}): their variances do not compare; the curve is "
+        f"for {first.samples:,}"
+    ]
+
+
+def headline(each: policy.Policy, kind: str | None) -> str:
+    """Say whose gradient is measured."""
+    recipe = each.recipe
+    if kind:
+        return f"{recipe.algo} on {recipe.env}, untrained"
+    part = each.env_steps / recipe.total_timesteps
+    return f"{recipe.algo} on {recipe.env}, at {each.env_steps:,} steps ({part:.0%} of its budget)"
+
+
+def untrained(recipe: Recipe) -> policy.Policy:
+    """Return the policy a recipe begins with: its networks as they are initialised."""
+    env = envs.make(recipe, evaluation_seeds(recipe.seed, 1, 0))
+    try:
+        layouts = env.observation_layout, env.action_layout
+    finally:
+        env.close()
+    state = TrainState.begin(recipe, *layouts, torch.device("cpu"))
+    return policy.Policy(recipe, *layouts, state.model, state.observation_normalizer)
+
+
+def _policies(parsed: Any, question: Question) -> list[policy.Policy]:
+    path = Path(parsed.source)
+    if parsed.policy is not None:
+        if path.is_dir():
+            raise UserError(f"{path} is a run, whose policy is its own: leave out --policy")
+        if parsed.at is not None:
+            raise UserError("--at is for runs: an untrained policy has no budget")
+        recipe = preset(parsed.source, parsed.algo)
+        laboratory.check(recipe, question)
+        return [untrained(recipe)]
+    if not path.is_dir():
+        raise UserError(
+            f"there is no run {path}; of an environment, probe --policy random, or train one first"
+        )
+    if not (path / "recipe.toml").is_file():
+        raise UserError(f"{path} holds no run (there is no recipe.toml in it)")
+    recipe = Recipe.load(path / "recipe.toml")
+    require_trusted(recipe.env, parsed.env)
+    laboratory.check(recipe, question)
+    parts = _fractions(parsed.at, "--at")
+    loaded = [policy.load(path, at=part) for part in parts] if parts else [policy.load(path)]
+    return list({each.env_steps: each for each in loaded}.values())
+
+
+def _shapes(text: str | None) -> tuple[Shape, ...]:
+    if text is None:
+        return ()
+    return tuple(dict.fromkeys(Shape.parse(part, "--shapes") for part in text.split(",")))
+
+
+def _fractions(text: str | None, flag: str) -> tuple[float, ...]:
+    if text is None:
+        return ()
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"{flag} must be numbers such as 0.5,1.0, got {text!r}") from None
+    for value in values:
+        if not 0 <= value <= 1:
+            raise UserError(f"{flag} must lie in [0, 1], got {value:g}")
+    return values
+
+
+def _write(data: dict[str, Any], path: Path, page: Path) -> None:
+    from isobatch.probe.page import render
+
+    for each in (path, page):
+        if not each.parent.is_dir():
+            raise UserError(f"there is no folder {each.parent} to write {each.name} to")
+    write_atomically(path, json.dumps(data, allow_nan=False).encode())
+    write_atomically(page, render(data).encode())
+    print(f"written to {path} and {page}")
+
+
+@contextmanager
+def _shown() -> Iterator[Progress]:
+    """Show how far the laboratory is: a bar in a terminal, nothing elsewhere."""
+    if not sys.stdout.isatty():
+        yield lambda what, done, total: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    with Progress(
+        TextColumn("{task.description:22}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.completed:,.0f}"),
+        TimeRemainingColumn(compact=True),
+        transient=True,
+    ) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total or None)
+
+        yield show

@@ -1,0 +1,109 @@
+"""isobatch train and isobatch resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isobatch.cli.flags import Parser, add_env_flag, add_recipe_flags, given, whole_number
+from isobatch.envs.catalog import require_trusted
+from isobatch.errors import UserError
+from isobatch.presets import preset
+from isobatch.recipe import Recipe, refuse_batch_size
+
+if TYPE_CHECKING:
+    from isobatch.run.training import Run
+
+
+def train(arguments: list[str]) -> int:
+    """Train a policy."""
+    if any(word == "--batch-size" or word.startswith("--batch-size=") for word in arguments):
+        raise refuse_batch_size()
+    env = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    base = _base_recipe(env, arguments)
+    parser = Parser(
+        prog=f"isobatch train {base.env if env else 'ENV'}",
+        description="Train a policy. Every option overrides the environment's preset.",
+        usage="isobatch train ENV [options], or isobatch train --recipe FILE [options]",
+    )
+    _add_output_flags(parser)
+    parser.add_argument("--recipe", type=Path, metavar="FILE", help="take this recipe file")
+    add_env_flag(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/...)")
+    add_recipe_flags(parser, base)
+    parsed = parser.parse_args(arguments[1:] if env else arguments)
+
+    from isobatch.run import training
+
+    recipe = base.replace(**given(parsed, base))
+    return _report(training.train(recipe=recipe, out=parsed.out, quiet=parsed.quiet))
+
+
+def resume(arguments: list[str]) -> int:
+    """Go on with a run."""
+    parser = Parser(prog="isobatch resume", description="Go on from a run's last good checkpoint.")
+    parser.add_argument("run", type=Path, help="run directory")
+    parser.add_argument(
+        "--total-timesteps", type=whole_number, metavar="N", help="go on to this budget instead"
+    )
+    add_env_flag(parser)
+    _add_output_flags(parser)
+    parsed = parser.parse_args(arguments)
+
+    from isobatch.run import training
+
+    run = training.resume(
+        parsed.run, total_timesteps=parsed.total_timesteps, env=parsed.env, quiet=parsed.quiet
+    )
+    return _report(run)
+
+
+def _base_recipe(env: str | None, arguments: list[str]) -> Recipe:
+    """Return the recipe the flags override: a file's, the environment's preset, or for help any."""
+    file = _value_of("--recipe", arguments)
+    if file is not None:
+        recipe = Recipe.load(file)
+        if env is not None:
+            return recipe.replace(env=env)
+        require_trusted(recipe.env, _value_of("--env", arguments))
+        return recipe
+    if env is not None:
+        return preset(env, _value_of("--algo", arguments) or "ppo")
+    if "--help" in arguments or "-h" in arguments:
+        return preset("CartPole-v1")
+    raise UserError(
+        "which environment? It comes first: isobatch train ENV [options], or train --recipe FILE"
+    )
+
+
+def _value_of(flag: str, arguments: list[str]) -> str | None:
+    """Return a flag's value before the parser that needs it exists."""
+    for place, word in enumerate(arguments):
+        if word == flag:
+            return arguments[place + 1] if place + 1 < len(arguments) else None
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _add_output_flags(parser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="show nothing but the last line")
+
+
+def _report(run: Run) -> int:
+    """Say in a line how a run ended and where it is."""
+    rows = run.metrics
+    last = rows[-1] if rows else {}
+    steps = last.get("env_steps", 0)
+    if run.interrupted:
+        print(f"stopped at {steps:,} steps; go on with: isobatch resume {run.path}")
+        return 130
+    score = last.get("episode_return")
+    learned = "no episode ended"
+    if score is not None:
+        learned = f"mean return {score:.2f} over the last {min(last['episodes'], 100)} episodes"
+    print(
+        f"{run.recipe.env}: {learned} after {steps:,} steps in {last.get('seconds', 0):.1f} s; "
+        f"kept in {run.path}"
+    )
+    return 0

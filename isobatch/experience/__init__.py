@@ -1,0 +1,15 @@
+"""Experience: what N environments did for T steps under a policy."""
+
+from isobatch.experience.collect import Collector, chunked
+from isobatch.experience.episodes import EpisodeScores, EpisodeTracker
+from isobatch.experience.rollout import BY_STEP, Rollout, concatenate
+
+__all__ = [
+    "BY_STEP",
+    "Collector",
+    "EpisodeScores",
+    "EpisodeTracker",
+    "Rollout",
+    "chunked",
+    "concatenate",
+]

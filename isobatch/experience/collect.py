@@ -1,0 +1,262 @@
+"""Collecting experience: N environments, T steps, time-major."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from isobatch.envs import BatchedEnv, Observation, Step
+from isobatch.envs.spaces import ActionNotFinite
+from isobatch.errors import UserError
+from isobatch.experience.rollout import Rollout
+from isobatch.models import Agent
+from isobatch.models.acting import Prepare, acting
+
+
+@dataclass
+class Collector:
+    """Steps the environments with a policy; knows where each environment stands."""
+
+    env: BatchedEnv
+    device: torch.device
+    chunk_size: int
+    observation: Observation = field(init=False)
+    first: Tensor = field(init=False)
+    steps_taken: int = 0
+
+    def __post_init__(self) -> None:
+        self.observation = self._on_device(self.env.reset())
+        self.first = torch.ones(self.env.n_envs, dtype=torch.bool, device=self.device)
+        self._float = torch.zeros((), device=self.device)
+
+    @torch.no_grad()
+    def collect(
+        self,
+        model: Agent,
+        prepare: Prepare,
+        generator: torch.Generator,
+        n_steps: int,
+        row_limit: int | None = None,
+    ) -> Rollout:
+        """Collect up to `n_steps` steps of every environment.
+
+        With `row_limit`, stop before the transitions could exceed it: the data budget's last
+        rollout is shortened so that it is never overrun.
+        """
+        n_envs = self.env.n_envs
+        act, distribution = acting(model, prepare, n_envs), model.distribution
+        noise = distribution.noise((n_steps, n_envs), self._float, generator).unbind()
+        record = Record(
+            n_steps, self.device, has_images=self.env.observation_layout.image is not None
+        )
+        record.see(self.observation)
+        counted = 0
+        with self.env.stepping():
+            for t in range(n_steps):
+                if row_limit is not None and counted + n_envs > row_limit:
+                    break
+                params, values = act(self.observation)
+                action = distribution.sample(params, noise[t])
+                step = self._step(action, t)
+                self.observation = self._on_device(step.observation)
+                record.add(action, params, values, step)
+                record.see(self.observation)
+                if row_limit is not None:
+                    counted += int(step.valid.sum())
+        observations = record.observations()
+        self._check_finite(record, observations)
+        self.steps_taken += record.length
+        return self._rollout(model, prepare, record, observations)
+
+    def _step(self, action: Tensor, t: int) -> Step:
+        try:
+            return self.env.step(action)
+        except ActionNotFinite as error:
+            # Usually the environment's own doing: say so if it is.
+            self._refuse("an observation", self.observation, self.steps_taken + t)
+            raise UserError(f"{self.env.name}, step {self.steps_taken + t}: {error}") from None
+
+    def _rollout(
+        self, model: Agent, prepare: Prepare, record: Record, observations: Observation
+    ) -> Rollout:
+        actions, params = record.stacked("actions"), record.stacked("params")
+        terminated, truncated = record.stacked("terminated"), record.stacked("truncated")
+        valid, rewards = record.stacked("valid"), record.stacked("reward")
+        done = terminated | truncated
+        logp = model.distribution.log_prob(params.flatten(0, 1), actions.flatten(0, 1))
+        return Rollout(
+            observations=observations,
+            actions=actions,
+            params=params,
+            logp=logp.view(rewards.shape),
+            values=self._values(model, prepare, observations, record),
+            rewards=rewards,
+            terminated=terminated,
+            truncated=truncated,
+            valid=valid,
+            first=self._first_rows(done, valid),
+            final_values=self._final_values(model, prepare, truncated, record),
+            scores=record.stacked("score") if "score" in record else rewards,
+            over=record.stacked("over") if "over" in record else done,
+        )
+
+    def _values(
+        self, model: Agent, prepare: Prepare, observations: Observation, record: Record
+    ) -> Tensor:
+        """Return values [T+1, N]: those computed while acting, or all of them now, in chunks."""
+        if "values" in record:
+            last = model.values(prepare(self.observation))
+            return torch.cat([record.stacked("values"), last[None]])
+        flat = {part: tensor.flatten(0, 1) for part, tensor in observations.items()}
+        values = chunked(lambda rows: model.values(prepare(rows)), flat, self.chunk_size)
+        return values.view(-1, self.env.n_envs)
+
+    def _final_values(
+        self, model: Agent, prepare: Prepare, truncated: Tensor, record: Record
+    ) -> Tensor | None:
+        """Value the final observations of truncated episodes, where they were given apart."""
+        if not record.finals:
+            return None
+        final_values = torch.zeros(truncated.shape, device=self.device)
+        for t, final in record.finals.items():
+            ended = truncated[t]
+            if bool(ended.any()):
+                rows = {part: tensor[ended] for part, tensor in self._on_device(final).items()}
+                final_values[t, ended] = model.values(prepare(rows))
+        return final_values
+
+    def _first_rows(self, done: Tensor, valid: Tensor) -> Tensor:
+        """Mark the rows that begin an episode, and remember it for the next rollout.
+
+        A row is first after a done row, or, where a reset row lies between, after that one.
+        """
+        ended = done | ~valid
+        begins = torch.cat([self.first[None], ended[:-1]]) & valid
+        self.first = ended[-1]
+        return begins
+
+    def _check_finite(self, record: Record, observations: Observation) -> None:
+        """Refuse rewards and observations that are not finite, naming environment and step."""
+        before = self.steps_taken
+        self._refuse("a reward", {"": record.stacked("reward")}, before + 1)
+        self._refuse("an observation", observations, before)
+        truncated = record.stacked("truncated")
+        for t, final in record.finals.items():
+            rows = {
+                part: torch.where(_like(truncated[t], tensor), tensor, 0)
+                for part, tensor in self._on_device(final).items()
+            }
+            self._refuse("a final observation", rows, before + t + 1)
+
+    def _refuse(self, what: str, parts: Observation, step: int) -> None:
+        """Raise where a part [N, ...] of one step, or [T, N, ...] of several, is not finite."""
+        for part, tensor in parts.items():
+            if not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()):
+                continue
+            axes = len(self.env.observation_layout.shapes.get(part, ()))
+            rows = tensor.reshape(-1, self.env.n_envs, *tensor.shape[tensor.ndim - axes :])
+            bad = (~torch.isfinite(rows)).flatten(2).any(2) if axes else ~torch.isfinite(rows)
+            row, index = (int(place) for place in bad.nonzero()[0])
+            raise UserError(
+                f"{self.env.name} gave {what} that is not finite "
+                f"(environment {index}, step {step + row})"
+            )
+
+    def _on_device(self, observation: Observation) -> Observation:
+        if self.device.type == "cpu":
+            return observation
+        return {part: tensor.to(self.device) for part, tensor in observation.items()}
+
+
+class Record:
+    """What was seen and done at each step, in order.
+
+    Rows are kept as they come and stacked at the end. Beside images they are written in place:
+    small blocks kept between a convolution's large ones would fragment the memory.
+    """
+
+    def __init__(self, n_steps: int, device: torch.device, has_images: bool) -> None:
+        self.finals: dict[int, Observation] = {}
+        self.length = 0
+        self._n_steps, self._device, self._in_place = n_steps, device, has_images
+        self._seen: list[Observation] = []
+        self._rows: list[dict[str, Tensor | None]] = []
+        self._columns: dict[str, Tensor] = {}
+
+    def __contains__(self, name: str) -> bool:
+        if self._in_place:
+            return name in self._columns
+        return self._rows[0][name] is not None
+
+    def see(self, observation: Observation) -> None:
+        """Add an observation: one more of them than of steps."""
+        if self._in_place:
+            for part, tensor in observation.items():
+                self._write(f"observation {part}", tensor)
+        else:
+            self._seen.append(observation)
+
+    def add(self, action: Tensor, params: Tensor, values: Tensor | None, step: Step) -> None:
+        """Add one step, before the observation that follows it is seen."""
+        row = {
+            "actions": action,
+            "params": params,
+            "values": values,
+            "reward": step.reward,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+            "valid": step.valid,
+            "score": step.score,
+            "over": step.over,
+        }
+        if step.final is not None:
+            self.finals[self.length] = step.final
+        if self._in_place:
+            for name, tensor in row.items():
+                if tensor is not None:
+                    self._write(name, tensor)
+        else:
+            self._rows.append(row)
+        self.length += 1
+
+    def stacked(self, name: str) -> Tensor:
+        """Return a column [T, N, ...]."""
+        if not self._in_place and name not in self._columns:
+            rows = [row[name] for row in self._rows]
+            self._columns[name] = torch.stack([row for row in rows if row is not None])
+        return self._columns[name][: self.length].to(self._device)
+
+    def observations(self) -> Observation:
+        """Return the observations [T+1, N, ...]."""
+        if not self._in_place:
+            parts = self._seen[0]
+            return {part: torch.stack([each[part] for each in self._seen]) for part in parts}
+        return {
+            name.removeprefix("observation "): column[: self.length + 1]
+            for name, column in self._columns.items()
+            if name.startswith("observation ")
+        }
+
+    def _write(self, name: str, row: Tensor) -> None:
+        if name not in self._columns:
+            shape = (self._n_steps + 1, *row.shape)
+            self._columns[name] = torch.empty(shape, dtype=row.dtype, device=self._device)
+        self._columns[name][self.length] = row
+
+
+def chunked(compute: Callable[[Observation], Tensor], rows: Observation, chunk_size: int) -> Tensor:
+    """Return `compute` of observation rows [B, ...], a chunk at a time, end to end."""
+    count = len(next(iter(rows.values())))
+    parts = [
+        compute({part: tensor[start : start + chunk_size] for part, tensor in rows.items()})
+        for start in range(0, count, chunk_size)
+    ]
+    return torch.cat(parts)
+
+
+def _like(flags: Tensor, tensor: Tensor) -> Tensor:
+    """View flags [N] so that they broadcast over [N, ...]."""
+    return flags.view(-1, *[1] * (tensor.ndim - 1))

@@ -1,0 +1,96 @@
+"""How episodes are scored: by the environment's own rewards, from reset to the end of the game."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from isobatch.experience.rollout import Rollout
+
+
+class Episode(NamedTuple):
+    """An episode that ended."""
+
+    env: int
+    """Which environment's."""
+    score: float
+    """Its undiscounted return, of the environment's own rewards."""
+    length: int
+
+
+class EpisodeScores:
+    """Adds up the rewards of N environments' episodes, in training and in evaluation alike.
+
+    An episode counts from a reset to the end of the whole game; a lost life or a reset row is
+    neither its end nor part of it.
+    """
+
+    def __init__(self, n_envs: int) -> None:
+        self._return = np.zeros(n_envs)
+        self._length = np.zeros(n_envs, np.int64)
+
+    def take_in(self, scores: Tensor, over: Tensor, valid: Tensor) -> list[Episode]:
+        """Take in some steps, each [T, N]; return the episodes that ended, in that order."""
+        counted = valid.cpu().numpy()
+        totals = np.cumsum(np.where(counted, scores.cpu().numpy(), 0.0), 0, dtype=float)
+        steps = np.cumsum(counted, 0)
+        totals += self._return
+        steps += self._length
+        ended = np.zeros_like(self._return), np.zeros_like(self._length)
+        episodes = []
+        for t, n in np.argwhere(over.cpu().numpy() & counted):
+            score, length = totals[t, n] - ended[0][n], steps[t, n] - ended[1][n]
+            episodes.append(Episode(int(n), float(score), int(length)))
+            ended[0][n], ended[1][n] = totals[t, n], steps[t, n]
+        self._return, self._length = totals[-1] - ended[0], steps[-1] - ended[1]
+        return episodes
+
+
+class EpisodeTracker:
+    """Returns and lengths of the last episodes of training."""
+
+    WINDOW = 100
+
+    def __init__(self, n_envs: int) -> None:
+        self.returns: deque[float] = deque(maxlen=self.WINDOW)
+        self.lengths: deque[int] = deque(maxlen=self.WINDOW)
+        self.finished = 0
+        self.restart(n_envs)
+
+    def restart(self, n_envs: int) -> None:
+        """Forget the episodes under way: there are `n_envs` new environments."""
+        self._scores = EpisodeScores(n_envs)
+
+    def update(self, rollout: Rollout) -> None:
+        """Take in a rollout; episodes are recorded in the order they ended."""
+        for episode in self._scores.take_in(rollout.scores, rollout.over, rollout.valid):
+            self.returns.append(episode.score)
+            self.lengths.append(episode.length)
+            self.finished += 1
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the last 100 episodes, None before the first ended."""
+        return float(np.mean(self.returns)) if self.returns else None
+
+    @property
+    def mean_length(self) -> float | None:
+        """Mean length of the last 100 episodes, None before the first ended."""
+        return float(np.mean(self.lengths)) if self.lengths else None
+
+    def state_dict(self) -> dict:
+        """Return what a checkpoint keeps; episodes under way are lost with their environments."""
+        return {
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+            "finished": self.finished,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restore from `state_dict`."""
+        self.returns.extend(state["returns"])
+        self.lengths.extend(state["lengths"])
+        self.finished = state["finished"]

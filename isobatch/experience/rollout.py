@@ -1,0 +1,106 @@
+"""One iteration's experience, time-major."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isobatch.envs import Observation
+
+BY_STEP = (
+    "actions", "params", "logp", "rewards", "terminated", "truncated", "valid", "first", "scores",
+    "over",
+)  # fmt: skip
+"""The fields of a rollout that have T rows and are always there."""
+
+
+@dataclass
+class Rollout:
+    """One iteration's experience, time-major, on the training device.
+
+    Only rows that are `valid` are transitions; the others never enter a loss, count or moment.
+    """
+
+    observations: Observation
+    """[T+1, N, ...]; row t+1 follows row t, and the last row is acted on in the next rollout."""
+    actions: Tensor
+    """[T, N, K] in policy form."""
+    params: Tensor
+    """[T, N, P]: the acting policy's distribution parameters."""
+    logp: Tensor
+    """[T, N]: the acting policy's log-probability of the action."""
+    values: Tensor
+    """[T+1, N]: acting-time values of `observations`."""
+    rewards: Tensor
+    """[T, N] as the environment gave them for training."""
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    """[T, N] bool."""
+    first: Tensor
+    """[T, N] bool: the row begins an episode."""
+    final_values: Tensor | None
+    """[T, N]: value of the final observation where an episode was truncated and the environment
+    reset in the same step; None where `observations` itself holds the final ones."""
+    scores: Tensor
+    """[T, N] the environment's own rewards."""
+    over: Tensor
+    """[T, N] bool: a whole episode (game) ended."""
+    params_prox: Tensor | None = None
+    """[T, N, P]: parameters of the policy that limits the step; None: the one that acted."""
+
+    @property
+    def n_valid(self) -> int:
+        """Transitions in the rollout."""
+        return int(self.valid.sum())
+
+    @property
+    def n_envs(self) -> int:
+        """Environments, N."""
+        return self.valid.shape[1]
+
+    def bootstrapped(self, rewards: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+        """Return (rewards, terminated) [T, N] for which the value that follows a row is the next's.
+
+        Where environments reset in the same step the next row is another episode's: the final
+        value then enters with the reward, and the row counts as an end.
+        """
+        if self.final_values is None:
+            return rewards, self.terminated
+        return rewards + gamma * self.final_values, self.terminated | self.truncated
+
+    def since(self, step: int) -> Rollout:
+        """Return the rollout from row `step` on."""
+        return Rollout(
+            observations={part: rows[step:] for part, rows in self.observations.items()},
+            values=self.values[step:],
+            final_values=None if self.final_values is None else self.final_values[step:],
+            params_prox=None if self.params_prox is None else self.params_prox[step:],
+            **{name: getattr(self, name)[step:] for name in BY_STEP},
+        )
+
+
+def concatenate(before: Rollout, after: Rollout) -> Rollout:
+    """Join two rollouts of the same environments in time, the one right after the other.
+
+    The last observations and values of `before` are the first of `after`.
+    """
+    final_values = None
+    if before.final_values is not None or after.final_values is not None:
+        parts = [
+            torch.zeros_like(each.rewards) if each.final_values is None else each.final_values
+            for each in (before, after)
+        ]
+        final_values = torch.cat(parts)
+    joined = {name: torch.cat([getattr(before, name), getattr(after, name)]) for name in BY_STEP}
+    return Rollout(
+        observations={
+            part: torch.cat([rows[:-1], after.observations[part]])
+            for part, rows in before.observations.items()
+        },
+        values=torch.cat([before.values[:-1], after.values]),
+        final_values=final_values,
+        **joined,
+    )

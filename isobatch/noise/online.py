@@ -1,0 +1,330 @@
+"""The policy gradient's noise while training, from one rollout by a few backward passes.
+
+Rows of one environment depend on each other, environments do not: groups of environments tell how
+uncertain the rollout's gradient is, random minibatches how uncertain that of single rows is, and
+the rollout's two halves what rollouts half as long would give.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from isobatch import losses
+from isobatch.experience import Rollout
+from isobatch.models import ActorCritic, Agent
+from isobatch.models.acting import Prepare
+from isobatch.noise.estimators import squared_gradient, two_batch_trace, variance
+from isobatch.recipe import Recipe
+from isobatch.update import minibatches
+
+COLUMNS = (
+    "noise_scale", "gradient_signal", "gradient_trace", "design_effect", "design_effect_half",
+    "bias_half", "probe_seconds",
+)  # fmt: skip
+"""The statistics of a probed iteration; null in the others."""
+GROUPS = 8
+"""Environments are dealt into so many groups at most: passes over each half of each are what a
+probe of a small network costs, however many environments there are."""
+MINIBATCHES = 4
+"""Random minibatches at most."""
+DECAY = 0.9
+"""Of the averages, per probe: they reach back over some ten probes."""
+
+
+class Measured(NamedTuple):
+    """What one rollout tells about the policy gradient; None where it is too small to tell."""
+
+    rows: int
+    """B, those of the rollout that are transitions."""
+    signal: float
+    """|G|^2 of the true gradient, its noise taken off; below zero where that hides it."""
+    trace: float
+    """S, the trace of one row's covariance."""
+    variance: float | None
+    """V, the variance of the whole rollout's gradient, by groups of environments."""
+    half_variance: float | None
+    """The same of half the steps of all environments: the mean over both halves."""
+    bias: float | None
+    """|d|^2 of how far rollouts half as long are off."""
+
+
+class GroupSums:
+    """Gradient sums s_g over groups of n_g rows, of which only their own sums are kept.
+
+    Groups are independent; their sizes may differ. What `estimators` need of them, with
+    s_g = n_g g_g: sum n_g^2 |g_g - m|^2 = sum |s_g|^2 - 2 <m, sum n_g s_g> + |m|^2 sum n_g^2.
+    """
+
+    sampled = 1
+
+    def __init__(self, zero: Tensor) -> None:
+        self.n_clusters = self.rows = self._rows_squared = 0
+        self._total = self._weighted = zero
+        self._squares = 0.0
+
+    def add(self, total: Tensor, rows: int) -> None:
+        """Take in a group's gradient sum [P]; one without rows is none."""
+        if rows:
+            self.n_clusters += 1
+            self.rows += rows
+            self._rows_squared += rows**2
+            self._total = self._total + total
+            self._weighted = self._weighted + rows * total
+            self._squares += _dot(total, total)
+
+    @property
+    def mean_square(self) -> float:
+        """|m|^2, m = sum s_g / sum n_g."""
+        return _dot(self._total, self._total) / self.rows**2
+
+    @property
+    def between_squared(self) -> float:
+        """sum n_g^2 |g_g - m|^2."""
+        across = 2 * _dot(self._total, self._weighted) / self.rows
+        return self._squares - across + self._rows_squared * self.mean_square
+
+
+class PolicyGradient:
+    """The actor's gradient at ratio 1, -sum_i w_i grad log pi(a_i | s_i), of a rollout's rows."""
+
+    def __init__(
+        self,
+        model: ActorCritic,
+        prepare: Prepare,
+        rollout: Rollout,
+        chunk_size: int,
+    ) -> None:
+        self.actor, self.distribution = model.actor, model.distribution
+        self.prepare, self.chunk_size = prepare, chunk_size
+        self.parameters = [each for each in model.actor.parameters() if each.requires_grad]
+        self.observations = {k: v.flatten(0, 1) for k, v in rollout.observations.items()}
+        self.actions = rollout.actions.flatten(0, 1)
+        self.zero = self.parameters[0].new_zeros(sum(each.numel() for each in self.parameters))
+
+    def __call__(self, rows: Tensor, weightings: Sequence[Tensor]) -> list[Tensor]:
+        """Return the sums [P] over flat rows [b], one for each weighting [T, N] of all rows."""
+        sums = [self.zero for _ in weightings]
+        for chunk in rows.split(self.chunk_size) if len(rows) else ():
+            observation = {k: v.index_select(0, chunk) for k, v in self.observations.items()}
+            params = self.actor(self.prepare(observation))
+            logp = self.distribution.log_prob(params, self.actions.index_select(0, chunk))
+            for k, weights in enumerate(weightings):
+                loss = losses.policy_gradient_loss(logp, weights.flatten().index_select(0, chunk))
+                # Not backward(), which would add to the gradient that training is to step along.
+                parts = torch.autograd.grad(
+                    loss.sum(),
+                    self.parameters,
+                    retain_graph=k + 1 < len(weightings),
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
+                sums[k] = sums[k] + torch.cat([part.flatten() for part in parts])
+        return sums
+
+
+def measure(
+    gradient: PolicyGradient,
+    valid: Tensor,
+    advantages: Tensor,
+    change: Tensor,
+    n_minibatches: int,
+    generator: torch.Generator,
+) -> Measured:
+    """Measure the gradient's noise over the valid rows of a rollout, all [T, N].
+
+    `change` is what `advantages` would change by, were the rollout cut at T // 2.
+    """
+    steps, n_envs = valid.shape
+    rows = torch.arange(steps * n_envs, device=valid.device).view(steps, n_envs)
+    early, late = slice(0, steps // 2), slice(steps // 2, steps)
+    whole, first, second, shift = (GroupSums(gradient.zero) for _ in range(4))
+    for group in torch.arange(n_envs).tensor_split(min(n_envs, GROUPS)):
+        span = slice(int(group[0]), int(group[-1]) + 1)
+        one, two = (rows[part, span][valid[part, span]] for part in (early, late))
+        early_sum, change_sum = gradient(one, (advantages, change))
+        (late_sum,) = gradient(two, (advantages,))
+        first.add(early_sum, len(one))
+        second.add(late_sum, len(two))
+        whole.add(early_sum + late_sum, len(one) + len(two))
+        shift.add(change_sum, len(one) + len(two))
+    trace = _trace(gradient, valid, advantages, n_minibatches, generator, whole)
+    grouped = whole.n_clusters > 1
+    halved = first.n_clusters > 1 and second.n_clusters > 1
+    # The two-batch |G|^2 takes rows for independent, which those of one environment are not: on
+    # CartPole it came out up to ten times too large. Groups of environments are.
+    alone = whole.mean_square - trace / whole.rows
+    return Measured(
+        rows=whole.rows,
+        signal=squared_gradient(whole) if grouped else alone,
+        trace=trace,
+        variance=variance(whole) if grouped else None,
+        half_variance=(variance(first) + variance(second)) / 2 if halved else None,
+        bias=squared_gradient(shift) if halved else None,
+    )
+
+
+def _trace(
+    gradient: PolicyGradient,
+    valid: Tensor,
+    advantages: Tensor,
+    n_minibatches: int,
+    generator: torch.Generator,
+    whole: GroupSums,
+) -> float:
+    """Return S by the two-batch estimate of McCandlish et al. 2018, appendix A.
+
+    S = (|g_s|^2 - |g_b|^2) / (1 / B_s - 1 / B_b), the mean over a few random minibatches. Since S
+    does not depend on their size they are no larger than a chunk, and half a rollout at most.
+    """
+    count = min(max(2, n_minibatches, whole.rows // gradient.chunk_size), whole.rows)
+    found = []
+    for part in minibatches(valid, count, generator)[:MINIBATCHES]:
+        (total,) = gradient(part, (advantages,))
+        small = _dot(total, total) / len(part) ** 2
+        found.append(two_batch_trace(small, whole.mean_square, len(part), whole.rows))
+    return sum(found) / len(found)
+
+
+class Averages:
+    """Exponentially weighted means of what probes measured; ratios are taken of the means.
+
+    W <- b W + 1,  X <- b X + x,  mean = X / W. What depends on the rollout's shape begins anew when
+    that moves; the noise of single rows does not, and goes on.
+    """
+
+    OF_SHAPE = ("rows", "variance", "half_variance", "bias")
+
+    def __init__(self, decay: float = DECAY) -> None:
+        self.decay = decay
+        self.probes = 0
+        """Taken since the batch last moved."""
+        self.weights: dict[str, float] = {}
+        self.totals: dict[str, float] = {}
+
+    def update(self, measured: Measured) -> None:
+        """Take in a probe."""
+        self.probes += 1
+        for name, value in measured._asdict().items():
+            if value is not None:
+                self.weights[name] = self.decay * self.weights.get(name, 0.0) + 1
+                self.totals[name] = self.decay * self.totals.get(name, 0.0) + value
+
+    def restart(self, reshaped: bool) -> None:
+        """Begin to count anew: the batch moved, and with it, or not, the rollout's shape."""
+        self.probes = 0
+        for name in self.OF_SHAPE if reshaped else ():
+            self.weights.pop(name, None)
+            self.totals.pop(name, None)
+
+    def mean(self, name: str) -> float | None:
+        """Return the average of a field of `Measured`, None where it was never known."""
+        return self.totals[name] / self.weights[name] if name in self.weights else None
+
+    @property
+    def noise_scale(self) -> float | None:
+        """S / |G|^2 in rows (McCandlish et al. 2018); None while either is lost in the noise."""
+        scale = self._ratio("trace", "signal")
+        return scale if scale is not None and scale > 0 else None
+
+    @property
+    def columns(self) -> dict[str, float]:
+        """What a row of metrics says of the averages, as far as it is known."""
+        effect, half = self._ratio("variance", "trace"), self._ratio("half_variance", "trace")
+        rows = self.mean("rows") or 0.0
+        values = {
+            "noise_scale": self.noise_scale,
+            "design_effect": None if effect is None else effect * rows,
+            "design_effect_half": None if half is None else half * rows / 2,
+            "bias_half": self._ratio("bias", "signal"),
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        return {"probes": self.probes, "weights": self.weights, "totals": self.totals}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore from `state_dict`."""
+        self.probes = state["probes"]
+        self.weights, self.totals = dict(state["weights"]), dict(state["totals"])
+
+    def _ratio(self, above: str, below: str) -> float | None:
+        over, under = self.mean(above), self.mean(below)
+        return over / under if over is not None and under is not None and under > 0 else None
+
+
+def is_due(recipe: Recipe, iterations: int, rollout: Rollout) -> bool:
+    """Say whether a run that has had so many iterations is probed in the next one.
+
+    The budget's last, shorter rollout has another shape and is left out.
+    """
+    interval = recipe.probe_interval
+    whole = len(rollout.actions) == recipe.batch.n_steps and rollout.n_valid > 1
+    return interval > 0 and (iterations + 1) % interval == 0 and whole
+
+
+def probe(
+    averages: Averages,
+    model: Agent,
+    prepare: Prepare,
+    rollout: Rollout,
+    advantages: Tensor,
+    change: Tensor,
+    *,
+    n_minibatches: int,
+    chunk_size: int,
+    seed: tuple[int, int],
+) -> dict[str, float]:
+    """Measure a rollout before it is learned from, average, and return the row's columns.
+
+    `advantages` and `change` [T, N] are as in `measure`; `seed` is the run's and the iteration.
+    Nothing that training reads is touched.
+    """
+    began = time.perf_counter()
+    assert isinstance(model, ActorCritic)
+    with _evaluation_mode(model.actor):
+        measured = measure(
+            PolicyGradient(model, prepare, rollout, chunk_size),
+            rollout.valid,
+            advantages,
+            change,
+            n_minibatches,
+            _generator(*seed),
+        )
+    averages.update(measured)
+    return {
+        "gradient_signal": measured.signal,
+        "gradient_trace": measured.trace,
+        **averages.columns,
+        "probe_seconds": time.perf_counter() - began,
+    }
+
+
+@contextmanager
+def _evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Keep layers from drawing random numbers or averaging over what passes through them."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _generator(seed: int, iterations: int) -> torch.Generator:
+    """Return random numbers of the probe's own, the same after a resume."""
+    mixed = np.random.SeedSequence((seed, iterations)).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(mixed[0]))
+
+
+def _dot(one: Tensor, other: Tensor) -> float:
+    """Return the inner product of two vectors, in double precision."""
+    return float(one.double() @ other.double())

@@ -1,0 +1,1 @@
+"""Pages and drawings: what figures share, and the shell of a one-file HTML page."""

@@ -1,0 +1,72 @@
+"""The shell of every page: one HTML file with its data, style and script in it."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from functools import partial
+from importlib import resources
+from importlib.metadata import version
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from isobatch import __version__
+from isobatch.text import interval
+
+
+def fill(package: str, data: dict[str, Any], **values: Any) -> str:
+    """Return a package's template filled in, with the data, style and script of every page."""
+    loaders = [PackageLoader(name, ".") for name in (package, "isobatch.pages")]
+    environment = Environment(
+        loader=ChoiceLoader(loaders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "interval": partial(interval, digits=".3f")}
+    return environment.get_template("template.html").render(
+        **values,
+        data=embedded(data),
+        style=_file("style.css"),
+        script=_file("app.js"),
+        plotly=_plotly(),
+        versions=versions(),
+    )
+
+
+def number(value: float | None) -> str:
+    """Return a number with four digits or all before the point, or a dash for none."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
+
+
+def embedded(data: Any) -> Markup:
+    """Return JSON that no text in it can break out of: markup is written as escapes."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for mark in "<>&":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return Markup(text)
+
+
+def versions() -> dict[str, str]:
+    """Return what the page was made with."""
+    return {
+        "Isobatch": __version__,
+        "Python": platform.python_version(),
+        "PyTorch": version("torch"),
+    }
+
+
+def _file(name: str) -> Markup:
+    return Markup((resources.files("isobatch.pages") / name).read_text("utf-8"))
+
+
+def _plotly() -> Markup:
+    from plotly.offline import get_plotlyjs
+
+    return Markup(get_plotlyjs())

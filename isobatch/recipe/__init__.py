@@ -1,0 +1,35 @@
+"""The recipe: everything that defines a run, in tables with their bounds; TOML in and out."""
+
+from isobatch.recipe.checks import memory_size
+from isobatch.recipe.tables import (
+    USERS_OWN,
+    Coefficients,
+    Environment,
+    Exploration,
+    Model,
+    Normalize,
+    Objective,
+    Optimizer,
+    Recipe,
+    Schedule,
+    check_budget,
+    literal,
+)
+from isobatch.recipe.toml import refuse_batch_size
+
+__all__ = [
+    "USERS_OWN",
+    "Coefficients",
+    "Environment",
+    "Exploration",
+    "Model",
+    "Normalize",
+    "Objective",
+    "Optimizer",
+    "Recipe",
+    "Schedule",
+    "check_budget",
+    "literal",
+    "memory_size",
+    "refuse_batch_size",
+]

@@ -1,0 +1,466 @@
+"""The recipe: everything that defines a run, frozen. Each field's bound stands in its type.
+
+The tables are nested for the reader; every field's name is unique, so overrides and command-line
+flags are flat (`n_envs=64`, `--n-envs 64`).
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from isobatch import registry
+from isobatch.batch import ADAPTIVE, Batch, minibatch_count, parse_schedule, positive
+from isobatch.errors import UserError, nearest
+from isobatch.recipe import toml
+from isobatch.recipe.checks import (
+    Count,
+    Decay,
+    NotNegative,
+    Pairs,
+    Positive,
+    PositiveBound,
+    Ratio,
+    Seed,
+    Size,
+    Unit,
+    Whole,
+    Widths,
+    as_field,
+    leaves,
+    refuse_misfits,
+)
+
+if TYPE_CHECKING:
+    from isobatch.scaling import Rescaled
+
+Schedule = Literal["constant", "linear"]
+USERS_OWN = "python:make_env"
+"""The environment id of recipes whose environment comes through `make_env`."""
+ENVS_PER_SEGMENT = 16
+"""An auxiliary minibatch holds a segment for so many environments: the reference's 4 of 64."""
+ADAPTIVE_INTERVAL = 10
+"""Iterations between two probes of a run with an adaptive batch that does not say it."""
+
+
+class Coefficients(dict[str, float]):
+    """Settings of an algorithm's or an objective's own, by name; frozen like the tables."""
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return hash(frozenset(self.items()))
+
+    def __setitem__(self, name: str, value: float) -> None:
+        raise TypeError("a recipe is frozen: use recipe.replace")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """How the environments are made."""
+
+    vectorization: Literal["sync", "async"] = "sync"
+    """Gymnasium environments only: step them in this process, or in one process each."""
+    env_threads: Whole = 0
+    """EnvPool's threads; 0 lets it choose. The results do not depend on it."""
+    env_options: Pairs = ()
+    """Options passed to the environment, as name=value (for Procgen: num_levels=200)."""
+    episodic_life: bool = False
+    """Atari: end an episode at each lost life in training; whole games are still scored."""
+    sign_rewards: bool = False
+    """Atari: train on the sign of the reward; the score reported is the game's own."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """`env_options` by name, each value read as a Python literal or else as text."""
+        pairs = (text.partition("=") for text in self.env_options)
+        return {name.strip(): literal(value.strip()) for name, _, value in pairs}
+
+
+@dataclass(frozen=True)
+class Model:
+    """The networks."""
+
+    encoder: Literal["auto", "mlp", "nature", "impala", "custom"] = "auto"
+    """What reads the observation; auto takes nature for images and mlp for vectors."""
+    architecture: Literal["shared", "dual", "detach"] = "dual"
+    """One encoder for policy and value, two, or one that the value loss does not train."""
+    hidden_sizes: Widths = (64, 64)
+    """Widths of the MLP's hidden layers."""
+    activation: Literal["tanh", "relu", "elu"] = "tanh"
+    """The MLP's activation."""
+    layer_norm: bool = False
+    """Normalise each hidden layer before its activation, as PQN needs."""
+    init: Literal["orthogonal", "reference"] = "orthogonal"
+    """Orthogonal weights, or the reference implementation's row-normalised ones."""
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Running statistics applied to what the environment gives."""
+
+    normalize_observations: bool = False
+    """Centre and scale vector observations by their running mean and deviation."""
+    normalize_rewards: bool = False
+    """Divide rewards by the running deviation of the discounted return."""
+    reward_gamma: Unit = 0.99
+    """Discount of that return; the reference keeps 0.99 whatever gamma is."""
+    reward_clip: Positive = 10.0
+    """Bound on the normalised reward."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is maximised and how far one update may go."""
+
+    gamma: Unit = 0.99
+    """Discount per step."""
+    gae_lambda: Unit = 0.95
+    """GAE's lambda: 0 trusts the value function, 1 the returns."""
+    objective: str = "clip"
+    """clip the ratio, a kl penalty on it, or pg, the policy gradient without one."""
+    clip_range: Positive = 0.2
+    """Clipping's epsilon."""
+    clip_range_schedule: Schedule = "constant"
+    """Constant, or linear to 0 over the budget in environment steps."""
+    kl_coef: NotNegative = 1.0
+    """The KL penalty's beta."""
+    kl_estimator: Literal["squared", "exact"] = "squared"
+    """KL penalty: half the squared log-ratio (the reference's), or the distributions' own KL."""
+    max_ratio: Ratio = 100.0
+    """No importance ratio exceeds this."""
+    ent_coef: NotNegative = 0.0
+    """Weight of the entropy bonus."""
+    vf_coef: NotNegative = 0.5
+    """Weight of the value loss 0.5 (v - target)^2; twice SB3's vf_coef, who has no half there."""
+    target_kl: Positive | None = None
+    """Stop the iteration's updates once the approximate KL exceeds 1.5 times this."""
+    advantage_normalization: Literal["batch", "minibatch", "ewma", "none"] = "batch"
+    """Normalise advantages over the rollout, each minibatch, several iterations, or not at all."""
+    advantage_decay: Decay = 0.0
+    """With ewma: decay of the advantage moments per iteration; 0 is the rollout alone."""
+    proximal_decay: Decay = 0.889
+    """PPO-EWMA: decay of the averaged weights per gradient step."""
+    minibatches_by: Literal["samples", "envs"] = "samples"
+    """Draw minibatches from single rows, or from whole environments' trajectories."""
+    n_value_epochs: Whole = 0
+    """Epochs of the value function alone, before the policy's n_epochs; 0 trains both at once."""
+    baseline: bool = True
+    """REINFORCE: subtract the value function from the returns."""
+    staleness: Whole = 0
+    """Learn from each rollout this many iterations after it was collected."""
+    staleness_loss: Literal["decoupled", "behavior", "proximal"] = "decoupled"
+    """Stale data: weigh it by the policy that acted and limit the step from the one before the
+    update (decoupled), or take for both the one that acted, or the one before the update."""
+    coefficients: Coefficients = field(default_factory=Coefficients)
+    """Settings that a user's own objective or algorithm has beside these."""
+
+
+@dataclass(frozen=True)
+class Phasic:
+    """PPG's phases."""
+
+    n_policy_iterations: Count = 32
+    """Iterations of a policy phase, N_pi; an auxiliary phase follows."""
+    n_aux_epochs: Whole = 6
+    """Passes over the whole phase's data in the auxiliary phase, E_aux."""
+    clone_coef: NotNegative = 1.0
+    """Auxiliary phase: weight of KL(policy before it, policy)."""
+    aux_learning_rate: NotNegative = 0.0
+    """Step size of the auxiliary phase's own optimiser; 0 takes learning_rate."""
+    aux_segments: Whole = 0
+    """Auxiliary minibatches hold this many environments' rollouts; 0 takes n_envs / 16."""
+    phase_memory: Size = "4GB"
+    """Memory for the phase's compressed observations; what exceeds it goes to a file in the run."""
+
+    def segments(self, n_envs: int) -> int:
+        """Return how many environments' rollouts an auxiliary minibatch holds."""
+        return self.aux_segments or max(1, n_envs // ENVS_PER_SEGMENT)
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """The batch in the course of the run."""
+
+    batch_schedule: str = ""
+    """Batches by environment step or part of the budget, N x T [x minibatches]: "0:8x128,
+    100k:32x128, 50%:128x32x8". Or adaptive: they follow the gradient's noise, which is then
+    measured every 10 iterations unless probe_every says otherwise."""
+    rescale: bool = True
+    """Move the hyperparameters, which belong to the recipe's own batch, by the rules."""
+
+    @property
+    def is_adaptive(self) -> bool:
+        """True where the batch follows what is measured."""
+        return self.batch_schedule.strip() == ADAPTIVE
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What is measured while training."""
+
+    probe_every: Whole = 0
+    """Measure the policy gradient's noise every so many iterations; 0 never. A probe takes as long
+    as an epoch and a half: every 10 iterations cost some 5 percent at 3 or 4 epochs, every 20 at
+    one, every 50 at one step (a2c)."""
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """PQN's random actions."""
+
+    epsilon_start: Unit = 1.0
+    """Probability of a random action at the start."""
+    epsilon_end: Unit = 0.05
+    """The same at the end."""
+    epsilon_fraction: Unit = 0.2
+    """Part of the budget over which it falls, linearly."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How gradients become steps."""
+
+    optimizer: Literal["adam", "radam", "rmsprop", "sgd"] = "adam"
+    """The update rule."""
+    learning_rate: Positive = 3e-4
+    """Step size."""
+    learning_rate_schedule: Schedule = "constant"
+    """Constant, or linear to 0 over the budget in environment steps."""
+    adam_beta1: Decay = 0.9
+    """Adam's decay of the gradient's mean."""
+    adam_beta2: Decay = 0.999
+    """Adam's decay of the squared gradient's mean."""
+    adam_eps: Positive = 1e-5
+    """Adam's (RAdam's, RMSprop's) epsilon."""
+    rms_decay: Decay = 0.99
+    """RMSprop's decay of the squared gradient's mean."""
+    momentum: Decay = 0.0
+    """SGD's momentum."""
+    max_grad_norm: PositiveBound | None = None
+    """Clip the gradient's norm to this; none by default, as in the reference."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how the numbers are computed."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes CUDA where there is one."""
+    threads: Whole = 0
+    """PyTorch's CPU threads; 0 takes one for small MLPs and every core for images."""
+    chunk_size: Whole = 0
+    """Rows per forward-backward pass; 0 chooses a cache-sized number. Gradients are exact."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the update of small networks; auto does where the run is long enough to repay it."""
+    checkpoint_seconds: NotNegative = 60.0
+    """Write a checkpoint about this often."""
+    keep_policies: Whole = 4
+    """Keep the policy at this many equal parts of the budget, for probing; 0 keeps the last one
+    only."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Environment, algorithm, batch, objective, optimiser and model of one run."""
+
+    env: str
+    """Environment id: EnvPool's, Gymnasium's (gymnasium:Id, module:Id) or tensor:Id."""
+    algo: str = "ppo"
+    """The algorithm: ppo, ppo-ewma, ppg, ppg-ewma, a2c, reinforce, pqn, or one of your own."""
+    total_timesteps: Count = 100_000
+    """Data budget in environment steps; the run ends within n_envs of it."""
+    seed: Seed = 1
+    """Seed of everything random in the run."""
+    batch: Batch = field(default_factory=Batch)
+    objective: Objective = field(default_factory=Objective)
+    reshape: Reshape = field(default_factory=Reshape)
+    probe: Probe = field(default_factory=Probe)
+    phasic: Phasic = field(default_factory=Phasic)
+    exploration: Exploration = field(default_factory=Exploration)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    model: Model = field(default_factory=Model)
+    normalize: Normalize = field(default_factory=Normalize)
+    environment: Environment = field(default_factory=Environment)
+    machine: Machine = field(default_factory=Machine)
+
+    def __post_init__(self) -> None:
+        refuse_misfits(self)
+        parse_schedule(self.reshape.batch_schedule, self.total_timesteps)
+        _check_algorithm(self)
+
+    @property
+    def algorithm(self) -> registry.Algorithm:
+        """What the algorithm is and can do; an error where its name is not registered."""
+        return registry.find(self.algo)
+
+    @property
+    def is_phasic(self) -> bool:
+        """True where auxiliary phases follow policy phases."""
+        return self.algorithm.phasic
+
+    @property
+    def averages_policy(self) -> bool:
+        """True where the proximal policy is an average of recent ones."""
+        return self.algorithm.proximal == "average"
+
+    @property
+    def trains_value_apart(self) -> bool:
+        """True where the value function has epochs, and so an optimiser, of its own."""
+        return self.objective.n_value_epochs not in (0, self.batch.n_epochs)
+
+    @property
+    def probe_interval(self) -> int:
+        """Iterations from one probe of the gradient to the next; 0: there are none."""
+        return self.probe.probe_every or ADAPTIVE_INTERVAL * self.reshape.is_adaptive
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Return every leaf field by its flat name."""
+        return {name: value for name, _, value in leaves(self)}
+
+    def replace(self, **overrides: Any) -> Recipe:
+        """Return a recipe with the fields named, whatever table they are in, replaced.
+
+        A whole table is replaced by its own name (`batch=Batch(...)`).
+
+        `minibatch_size` may stand for `n_minibatches`; `batch_size` is refused because SB3 and
+        CleanRL mean different things by it.
+        """
+        tables = {k: v for k, v in overrides.items() if dataclasses.is_dataclass(v)}
+        if tables:
+            rest = {k: v for k, v in overrides.items() if k not in tables}
+            return dataclasses.replace(self, **tables).replace(**rest)
+        overrides = {name: as_field(value) for name, value in _named_batch(self, overrides).items()}
+        if "algo" in overrides and isinstance(overrides["algo"], str):
+            registry.find(overrides["algo"])
+        own = _coefficients(self, overrides)
+        known = self.values | own
+        for name in overrides:
+            if name not in known:
+                raise UserError(
+                    f"unknown recipe field {name!r}.{nearest(name, list(known))}", field=name
+                )
+        changes: dict[str, Any] = {}
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if dataclasses.is_dataclass(value) and not isinstance(value, type):
+                names = {leaf.name for leaf in dataclasses.fields(value)}
+                chosen = {key: overrides[key] for key in overrides if key in names}
+                if item.name == "objective" and own != self.objective.coefficients:
+                    chosen["coefficients"] = own
+                if chosen:
+                    changes[item.name] = dataclasses.replace(value, **chosen)
+            elif item.name in overrides:
+                changes[item.name] = overrides[item.name]
+        return dataclasses.replace(self, **changes)
+
+    def rescale(self, **batch: Any) -> Rescaled:
+        """Return this recipe at another batch, by the published rules: see `scaling.rescale`."""
+        from isobatch.scaling import rescale
+
+        return rescale(self, **batch)
+
+    def to_toml(self) -> str:
+        """Return the recipe as TOML; fields that are None are left out."""
+        return toml.dump(self)
+
+    @classmethod
+    def from_toml(cls, text: str, source: str = "recipe") -> Recipe:
+        """Read a recipe; a mistake is reported with its line and field."""
+        recipe: Recipe = toml.build(cls, toml.parse(text, source), text, source)
+        try:
+            return recipe.replace() if recipe.algo in registry.ALGORITHMS else recipe
+        except UserError as error:
+            raise UserError(f"{source}: {error}", field=error.field) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recipe:
+        """Read a recipe file."""
+        return cls.from_toml(toml.read(path, "recipe"), source=str(path))
+
+
+def check_budget(recipe: Recipe) -> None:
+    """Refuse a budget that does not hold one rollout."""
+    if recipe.total_timesteps < recipe.batch.rollout_size:
+        raise UserError(
+            f"total_timesteps {recipe.total_timesteps} is less than one rollout of "
+            f"{recipe.batch.rollout_size} (n_envs {recipe.batch.n_envs} x n_steps "
+            f"{recipe.batch.n_steps})",
+            field="total_timesteps",
+        )
+
+
+def literal(text: str) -> Any:
+    """Read a Python literal, or else take the text as it is."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _named_batch(recipe: Recipe, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Turn `minibatch_size` into `n_minibatches`, and refuse `batch_size`."""
+    if "batch_size" in overrides:
+        raise toml.refuse_batch_size()
+    size = overrides.get("minibatch_size")
+    rest = {name: value for name, value in overrides.items() if name != "minibatch_size"}
+    if size is None:
+        return rest
+    if "n_minibatches" in rest:
+        raise UserError("give n_minibatches or minibatch_size, not both", field="n_minibatches")
+    n_envs = positive("n_envs", rest.get("n_envs", recipe.batch.n_envs))
+    n_steps = positive("n_steps", rest.get("n_steps", recipe.batch.n_steps))
+    return rest | {"n_minibatches": minibatch_count(n_envs * n_steps, size)}
+
+
+def _coefficients(recipe: Recipe, overrides: Mapping[str, Any]) -> Coefficients:
+    """Return the settings of the algorithm's and objective's own, defaults where none are given.
+
+    What belongs to an algorithm or objective that is not registered here is kept as it is.
+    """
+    before = recipe.algo, recipe.objective.objective
+    after = overrides.get("algo", before[0]), overrides.get("objective", before[1])
+    defaults = registry.coefficients(*after)
+    have = recipe.objective.coefficients
+    if after != before:
+        have = {name: value for name, value in have.items() if name in defaults}
+    elif after[0] in registry.ALGORITHMS and after[1] in registry.OBJECTIVES:
+        for name in have:
+            if name not in defaults:
+                hint = nearest(name, list(defaults))
+                raise UserError(f"{after[1]} has no coefficient {name!r}.{hint}", field=name)
+    named = {name: overrides[name] for name in {*defaults, *have} if name in overrides}
+    return Coefficients({**defaults, **have, **named})
+
+
+def _check_algorithm(recipe: Recipe) -> None:
+    """Refuse fields that contradict the algorithm; of one not registered here nothing is known."""
+    algorithm = registry.ALGORITHMS.get(recipe.algo)
+    if algorithm is None:
+        return
+    values = recipe.values
+    for name, value in algorithm.fixes.items():
+        _require(values[name] == value, name, f"must be {value} for {recipe.algo}", values[name])
+    if algorithm.unprobed is not None:
+        every, schedule = values["probe_every"], values["batch_schedule"]
+        _require(every == 0, "probe_every", f"must be 0 for {algorithm.unprobed}", every)
+        adaptive = recipe.reshape.is_adaptive
+        demand = f"must not be adaptive for {algorithm.unprobed}"
+        _require(not adaptive, "batch_schedule", demand, schedule)
+    if recipe.objective.staleness:
+        able = ", ".join(name for name, each in registry.ALGORITHMS.items() if each.stale)
+        _require(algorithm.stale, "staleness", f"is for {able}", recipe.algo)
+        _require(
+            not recipe.averages_policy or recipe.objective.staleness_loss == "decoupled",
+            "staleness_loss",
+            f"must be decoupled for {recipe.algo}, whose proximal policy is its average",
+            recipe.objective.staleness_loss,
+        )
+
+
+def _require(holds: bool, name: str, demand: str, value: Any) -> None:
+    if not holds:
+        raise UserError(f"{name} {demand}, got {value}", field=name)

@@ -1,0 +1,205 @@
+"""What a recipe may name: the algorithms and what each can do, and objectives' own coefficients.
+
+Everything that depends on the algorithm asks here, so a new one is a learner and an entry. A user's
+own comes in through Python (`isobatch.algorithm`, `isobatch.objective`); no file can add a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from isobatch.errors import UserError, nearest
+
+Fields = Mapping[str, Any]
+"""Recipe fields by their flat names."""
+Presets = Callable[[str, Fields], Fields]
+"""(environment family, PPO's fields there) -> what the algorithm sets differently."""
+
+
+def _nothing(family: str, fields: Fields) -> Fields:
+    return {}
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm: what learns, and what the rest of Isobatch must know about it."""
+
+    name: str
+    learner: Any
+    """A class whose instances are `isobatch.algos.Learner`s, or where it is: 'module:Class'."""
+    model: Any = "actor-critic"
+    """Its networks: 'actor-critic', 'q-network', or a function with the arguments of
+    `isobatch.models.make_agent` that returns an `Agent`."""
+    summary: str = ""
+    """A line for lists."""
+    fixes: Fields = field(default_factory=dict)
+    """Fields that have one value, and are refused with any other."""
+    presets: Presets = _nothing
+    coefficients: Mapping[str, float] = field(default_factory=dict)
+    """Settings of its own and their defaults: in the recipe, and as flags."""
+    proximal: Literal["none", "behavior", "average"] = "none"
+    """Which policy limits its steps: none, the one that acted, or an average of recent ones."""
+    averaged: str | None = None
+    """The algorithm that is the same with an average."""
+    phasic: bool = False
+    """Auxiliary phases follow policy phases."""
+    stale: bool = False
+    """It can learn from rollouts some iterations late."""
+    policy_gradient: bool = True
+    """It follows a gradient of the policy, scaled by advantages."""
+    whole_returns: bool = False
+    """Its advantages are whole returns, whatever gae_lambda is."""
+    explores: bool = False
+    """It takes random actions as the table [exploration] says."""
+    unprobed: str | None = None
+    """Why its gradient is not measured while training; None where it is."""
+    exchanged: bool = False
+    """Other libraries have it, so that its recipes can be written in their words."""
+
+
+def find(name: str) -> Algorithm:
+    """Return an algorithm by its name."""
+    if name not in ALGORITHMS:
+        raise UserError(
+            f"unknown algorithm {name!r}; there are {', '.join(ALGORITHMS)}."
+            f"{nearest(name, list(ALGORITHMS)) or ' One of your own: --import its module.'}",
+            field="algo",
+        )
+    return ALGORITHMS[name]
+
+
+OBJECTIVES: dict[str, Mapping[str, float]] = {}
+"""Policy objectives by name, each with its own coefficients; `isobatch.objectives` fills it."""
+
+
+def coefficients(algo: str, objective: str) -> dict[str, float]:
+    """Return the settings an algorithm and an objective have of their own, with their defaults.
+
+    Of a name that is not registered here nothing is known: it has none.
+    """
+    known = ALGORITHMS.get(algo)
+    return {**(known.coefficients if known else {}), **OBJECTIVES.get(objective, {})}
+
+
+ONE_STEP = {"objective": "pg", "n_minibatches": 1, "n_epochs": 1}
+"""What makes an update the policy gradient itself: every row once, under the policy it names."""
+
+
+def _a2c(family: str, fields: Fields) -> Fields:
+    # SB3's A2C on Atari, RMSprop and all; its vf_coef 0.5 is 1 with the half in the loss.
+    general = {
+        **ONE_STEP, "n_envs": 16, "n_steps": 8, "optimizer": "rmsprop", "learning_rate": 7e-4,
+        "gae_lambda": 1.0, "vf_coef": 1.0, "advantage_normalization": "none", "max_grad_norm": 0.5,
+    }  # fmt: skip
+    # Chosen on CartPole-v1, seeds 1, 2 and 11 to 13: docs/results/algorithms.md.
+    small = {"n_envs": 8, "n_steps": 32, "optimizer": "adam", "learning_rate": 3e-3}
+    return general | (small if _is_small(family) else {})
+
+
+def _reinforce(family: str, fields: Fields) -> Fields:
+    general = {
+        **ONE_STEP, "n_envs": max(8, fields["n_envs"]), "n_steps": 128, "learning_rate": 3e-4,
+        "normalize_rewards": True, "advantage_normalization": "none", "max_grad_norm": 0.5,
+    }  # fmt: skip
+    return general | ({"learning_rate": 3e-3} if _is_small(family) else {})
+
+
+def _pqn(family: str, fields: Fields) -> Fields:
+    # Gallici et al. 2024.
+    general = {
+        "n_envs": 32, "n_steps": 64, "n_minibatches": 16, "n_epochs": 4, "optimizer": "radam",
+        "learning_rate": 1e-4, "learning_rate_schedule": "linear", "gae_lambda": 0.95,
+        "max_grad_norm": 10.0, "layer_norm": True, "activation": "relu",
+        "hidden_sizes": (128, 128),
+        "epsilon_start": 1.0, "epsilon_end": 0.2, "epsilon_fraction": 0.2,
+    }  # fmt: skip
+    if "encoder" in fields:
+        return general | {
+            "n_envs": 128, "n_steps": 32, "n_minibatches": 32, "n_epochs": 2,
+            "learning_rate": 2.5e-4, "gae_lambda": 0.65,
+            "epsilon_end": 0.001, "epsilon_fraction": 0.1,
+        }  # fmt: skip
+    return general | ({"learning_rate": 5e-4, "epsilon_end": 0.05} if _is_small(family) else {})
+
+
+def _ppg(family: str, fields: Fields) -> Fields:
+    # Cobbe et al. 2020. The auxiliary loss weighs values against the clone's KL: both near one.
+    general = {
+        "architecture": "dual", "n_policy_iterations": 32, "n_aux_epochs": 6,
+        "normalize_rewards": True,
+    }  # fmt: skip
+    return general | ({"n_epochs": 1} if "encoder" in fields else {})
+
+
+def _is_small(family: str) -> bool:
+    return family in ("classic", "toy-text")
+
+
+_PPO = Algorithm(
+    "ppo",
+    learner="isobatch.algos.ppo:Ppo",
+    summary="Proximal Policy Optimization",
+    proximal="behavior",
+    averaged="ppo-ewma",
+    stale=True,
+    exchanged=True,
+)
+_PPG = replace(
+    _PPO,
+    name="ppg",
+    learner="isobatch.algos.ppg:Ppg",
+    summary="Phasic Policy Gradient: policy phases of PPO, each followed by an auxiliary phase",
+    presets=_ppg,
+    averaged="ppg-ewma",
+    phasic=True,
+)
+ALGORITHMS: dict[str, Algorithm] = {
+    each.name: each
+    for each in (
+        _PPO,
+        replace(
+            _PPO,
+            name="ppo-ewma",
+            summary="PPO whose steps are limited from an average of recent policies",
+            proximal="average",
+            averaged=None,
+        ),
+        _PPG,
+        replace(
+            _PPG,
+            name="ppg-ewma",
+            summary="PPG with PPO-EWMA's policy phases",
+            proximal="average",
+            averaged=None,
+        ),
+        Algorithm(
+            "a2c",
+            learner="isobatch.algos.ppo:Ppo",
+            summary="Advantage Actor-Critic: one gradient step on each rollout",
+            fixes=ONE_STEP,
+            presets=_a2c,
+            exchanged=True,
+        ),
+        Algorithm(
+            "reinforce",
+            learner="isobatch.algos.reinforce:Reinforce",
+            summary="the policy gradient with whole returns",
+            fixes=ONE_STEP,
+            presets=_reinforce,
+            whole_returns=True,
+            unprobed="reinforce, whose advantages wait for the ends of episodes",
+        ),
+        Algorithm(
+            "pqn",
+            learner="isobatch.algos.pqn:Pqn",
+            model="q-network",
+            summary="Q(lambda) from parallel environments, without replay or target network",
+            presets=_pqn,
+            policy_gradient=False,
+            explores=True,
+            unprobed="pqn, which has no policy gradient",
+        ),
+    )
+}

@@ -1,0 +1,109 @@
+"""The environments of a run: made for the batch of the moment, and anew when N changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from isobatch import envs, scaling
+from isobatch.batch import Batch
+from isobatch.envs import MakeEnv
+from isobatch.envs.seeds import env_seeds
+from isobatch.errors import UserError
+from isobatch.experience import Collector, Rollout
+from isobatch.recipe import Recipe
+from isobatch.scaling import adaptive
+from isobatch.state import TrainState
+from isobatch.update import chunk_rows
+
+
+class Environments:
+    """Makes them, steps them, and moves them to another batch."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        make_env: MakeEnv | None,
+        device: torch.device,
+        numbers: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`numbers` are those of the checkpoint that the run goes on from, at its batch."""
+        scaling.check_schedule(recipe)
+        if recipe.reshape.is_adaptive and make_env is not None:
+            make_env = _single(make_env)
+        self.asked, self.make_env, self.device = recipe, make_env, device
+        self.begin = scaling.at(recipe, 0)
+        """The recipe at the batch to begin with."""
+        self.made = 0
+        """Environments made so far, whose seeds are used up."""
+        if numbers:
+            self.begin = scaling.at_batch(recipe, Batch(**numbers["batch"]))
+            self.made = numbers["counters"]["environments"]
+        self.env = self._make(self.begin)
+        self.image = self.env.observation_layout.image
+        self.chunk_size = chunk_rows(self.image, recipe.machine.chunk_size)
+        self._collector: Collector | None = None
+
+    def move(self, state: TrainState) -> dict[str, str]:
+        """Follow the schedule, or what was measured; say what moved, if anything did."""
+        before = state.recipe
+        after, said = self._wanted(state)
+        if after.batch == before.batch or after.batch.n_envs > state.steps_left:
+            return {}
+        if after.batch.n_envs != before.batch.n_envs:
+            self.env.close()
+            self.env, self._collector = self._make(after), None
+        state.move(after)
+        return {"reshaped": _difference(before, after), **said}
+
+    def collect(self, state: TrainState) -> Rollout:
+        """Collect one rollout; the budget's last is cut so that it is never overrun."""
+        if self._collector is None:
+            self._collector = Collector(self.env, self.device, self.chunk_size)
+        left = state.steps_left
+        return self._collector.collect(
+            state.model,
+            state.observation_normalizer,
+            state.action_generator,
+            state.recipe.batch.n_steps,
+            row_limit=left if left < state.recipe.batch.rollout_size else None,
+        )
+
+    def close(self) -> None:
+        """Close them."""
+        self.env.close()
+
+    def _wanted(self, state: TrainState) -> tuple[Recipe, dict[str, str]]:
+        """Return the recipe at the batch to go on with, and what is to be said of it."""
+        if not self.asked.reshape.is_adaptive:
+            return scaling.at(self.asked, state.counters.env_steps), {}
+        decision = adaptive.decide(self.asked, state.recipe.batch, state.probe)
+        if decision is None:
+            return state.recipe, {}
+        return scaling.at_batch(self.asked, decision.batch), {"decision": decision.why}
+
+    def _make(self, recipe: Recipe) -> envs.BatchedEnv:
+        seeds = env_seeds(recipe.seed, recipe.batch.n_envs, first=self.made)
+        env = envs.make(recipe, seeds, make_env=self.make_env)
+        self.made += recipe.batch.n_envs
+        return env
+
+
+def _single(make_env: MakeEnv) -> MakeEnv:
+    """Refuse a vector of the user's own, whose width is what it is, where N is to change."""
+    make_env, width = envs.inspect(make_env)
+    if width is not None:
+        raise UserError(
+            "batch_schedule adaptive changes n_envs: make_env must return one environment, "
+            "not a vector",
+            field="batch_schedule",
+        )
+    return make_env
+
+
+def _difference(before: Recipe, after: Recipe) -> str:
+    """Say which fields moved: n_envs 8 -> 32, learning_rate 0.001 -> 0.0005."""
+    pairs = ((name, before.values[name], value) for name, value in after.values.items())
+    return ", ".join(f"{name} {old:.4g} -> {new:.4g}" for name, old, new in pairs if old != new)

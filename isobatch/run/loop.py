@@ -1,0 +1,179 @@
+"""The loop: move, collect, learn, count, record, until the data budget is spent."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from isobatch import machine
+from isobatch.algos import Context, Learned, Learner, make_learner
+from isobatch.errors import UserError
+from isobatch.experience import Rollout
+from isobatch.noise import online
+from isobatch.recipe import Recipe
+from isobatch.run import policy
+from isobatch.run.environments import Environments
+from isobatch.run.interrupt import stop_requests
+from isobatch.run.sinks import MetricsFile, Sink, Sinks
+from isobatch.run.store import RunDirectory
+from isobatch.state import TrainState
+
+OnIteration = Callable[[dict[str, Any]], bool | None]
+"""Is given each row; returning False stops the run, saved."""
+
+
+def run(
+    state: TrainState,
+    environments: Environments,
+    directory: RunDirectory,
+    sinks: Iterable[Sink],
+    on_iteration: OnIteration | None = None,
+) -> bool:
+    """Train from `state` until the budget is spent; return whether it was stopped before."""
+    state.counters.environments = environments.made
+    keeper = Keeper(directory, environments)
+    keeper.checkpoint(state)  # A kill from here on leaves a run that resumes.
+    image = environments.image is not None
+    if image:
+        machine.keep_freed_memory()
+    heard = Sinks([MetricsFile(directory)], sinks)
+    with (
+        machine.torch_threads(state.recipe.machine.threads, image),
+        stop_requests() as stop_requested,
+    ):
+        learner = make_learner(Context(state, environments.chunk_size, directory.path, heard.note))
+        heard.start(state.recipe, str(directory.path), state.counters.env_steps)
+        try:
+            _iterate(state, environments, learner, heard, keeper, stop_requested, on_iteration)
+        finally:
+            heard.stop()
+            learner.close()
+    keeper.checkpoint(state)
+    return state.steps_left >= state.recipe.batch.n_envs
+
+
+def _iterate(
+    state: TrainState,
+    environments: Environments,
+    learner: Learner,
+    sinks: Sinks,
+    keeper: Keeper,
+    stop_requested: Callable[[], bool],
+    on_iteration: OnIteration | None,
+) -> None:
+    """Move, collect, learn, count, record."""
+    marks = {"resumed": True} if state.counters.restarts else {}
+    columns = (*learner.columns, *(online.COLUMNS if state.recipe.probe_interval else ()))
+    began = time.perf_counter()
+    while state.steps_left >= state.recipe.batch.n_envs:
+        # Before it collects, so that what moved is always said in a row.
+        moved = environments.move(state)
+        rollout = environments.collect(state)
+        learned = learner.learn(rollout)
+        refuse_divergence(state, learned.statistics)
+        now = time.perf_counter()
+        elapsed, began = now - began, now
+        count(state, rollout, learned, environments.made, elapsed)
+        statistics = dict.fromkeys(columns) | learned.statistics
+        row = metrics_row(state, rollout, statistics, elapsed) | moved | marks
+        marks = {}
+        sinks.row(row)
+        keeper.keep(state, rollout)
+        asked = on_iteration is not None and on_iteration(dict(row)) is False
+        if asked or stop_requested():
+            break
+
+
+def count(
+    state: TrainState, rollout: Rollout, learned: Learned, environments: int, elapsed: float
+) -> None:
+    """Take a rollout that was learned from into the counters and running statistics.
+
+    After learning: schedules, exploration and the probe's cadence read the steps before this
+    rollout, so that a linear schedule's last step size is not 0.
+    """
+    counters = state.counters
+    counters.env_steps += rollout.n_valid
+    counters.iterations += 1
+    counters.epochs += learned.epochs
+    counters.grad_steps += learned.grad_steps
+    if learned.phase_iterations is not None:
+        counters.phase_iterations = learned.phase_iterations
+    counters.environments = environments
+    counters.seconds += elapsed
+    state.episodes.update(rollout)
+    if state.observation_normalizer.moments is not None:
+        vectors = rollout.observations["vector"][:-1]
+        state.observation_normalizer.update(vectors[rollout.valid])
+
+
+def metrics_row(
+    state: TrainState,
+    rollout: Rollout,
+    statistics: Mapping[str, float | None],
+    elapsed: float,
+) -> dict[str, Any]:
+    """Return the iteration's row of metrics."""
+    counters, episodes = state.counters, state.episodes
+    return {
+        "env_steps": counters.env_steps,
+        "iterations": counters.iterations,
+        "epochs": counters.epochs,
+        "grad_steps": counters.grad_steps,
+        "episodes": episodes.finished,
+        "episode_return": episodes.mean_return,
+        "episode_length": episodes.mean_length,
+        **statistics,
+        **asdict(state.recipe.batch),
+        "rows": rollout.n_valid,
+        "seconds": round(counters.seconds, 6),
+        "steps_per_second": rollout.n_valid / elapsed,
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+
+
+def refuse_divergence(state: TrainState, statistics: dict[str, float]) -> None:
+    """Stop a run that computes no longer with numbers, before that reaches a checkpoint."""
+    lost = [name for name, value in statistics.items() if not math.isfinite(value)]
+    if not bool(torch.isfinite(state.parameters.vector).all()):
+        lost.append("a weight")
+    if lost:
+        raise UserError(
+            f"training diverged after {state.counters.env_steps} environment steps: "
+            f"{lost[0]} is not finite; lower the learning rate"
+        )
+
+
+class Keeper:
+    """Writes checkpoints about as often as the recipe says, and policies at parts of the budget."""
+
+    def __init__(self, directory: RunDirectory, environments: Environments) -> None:
+        self._directory, self._environments = directory, environments
+        self._saved = time.perf_counter()
+
+    def keep(self, state: TrainState, rollout: Rollout) -> None:
+        """Save what is due after an iteration."""
+        after = state.counters.env_steps
+        if _passes_a_part(state.recipe, after - rollout.n_valid, after):
+            policy.save(self._directory, state, self._environments.env, keep=True)
+        if time.perf_counter() - self._saved > state.recipe.machine.checkpoint_seconds:
+            self.checkpoint(state)
+
+    def checkpoint(self, state: TrainState) -> None:
+        """Write the whole state, and the policy for `eval` and `load`."""
+        directory = self._directory
+        directory.save_checkpoint(state.tensors(), state.numbers(), state.counters.iterations)
+        policy.save(directory, state, self._environments.env)
+        self._saved = time.perf_counter()
+
+
+def _passes_a_part(recipe: Recipe, before: int, after: int) -> bool:
+    """Say whether, short of the end, one of the parts at which policies are kept is passed."""
+    parts, total = recipe.machine.keep_policies, recipe.total_timesteps
+    return any(before < k * total / parts <= after for k in range(1, parts))

@@ -1,0 +1,202 @@
+"""A trained policy on its own: load it, ask it for actions, evaluate it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isobatch import envs
+from isobatch.envs.catalog import require_trusted
+from isobatch.envs.seeds import evaluation_seeds
+from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
+from isobatch.errors import UserError
+from isobatch.experience import EpisodeScores
+from isobatch.models import Agent, EncoderFactory, make_agent
+from isobatch.normalize import ObservationNormalizer
+from isobatch.recipe import Recipe
+from isobatch.run import store
+from isobatch.state import TrainState, under
+
+
+class Policy:
+    """A policy with its observation statistics and spaces, needing no environment."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        observations: ObservationLayout,
+        actions: ActionLayout,
+        model: Agent,
+        normalizer: ObservationNormalizer,
+        env_steps: int = 0,
+        reward_moments: dict[str, Tensor] | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.observation_layout = observations
+        self.action_layout = actions
+        self.model = model.eval()
+        self.normalizer = normalizer
+        self.env_steps = env_steps
+        """Environment steps it was trained for."""
+        self.reward_moments = reward_moments
+        """The reward normaliser's, as its `load_state_dict` takes them, where the file has them."""
+        self._generator = torch.Generator().manual_seed(recipe.seed)
+
+    @torch.inference_mode()
+    def predict(self, observation: Any, deterministic: bool = False) -> Any:
+        """Return the action for one observation, or actions for a batch of them.
+
+        `observation` is the environment's own: an array, a number or a dict, with or without a
+        leading batch axis; the action has the environment's own form, with the same axis.
+        """
+        batched = self._is_batch(observation)
+        parts = self.observation_layout.encode(
+            observation if batched else add_batch_axis(observation)
+        )
+        params, _ = self.model.act(self.normalizer(parts))
+        native = self.action_layout.native(self.choose(params, deterministic).numpy())
+        return native if batched else native[0]
+
+    def choose(self, params: Tensor, deterministic: bool) -> Tensor:
+        """Return the most likely actions [B, K] of policy parameters [B, P], or draw them."""
+        distribution = self.model.distribution
+        if deterministic:
+            return distribution.mode(params)
+        noise = distribution.noise((len(params),), params, self._generator)
+        return distribution.sample(params, noise)
+
+    def values(self, observation: Any) -> np.ndarray:
+        """Return the values [B] of a batch of observations."""
+        with torch.inference_mode():
+            parts = self.observation_layout.encode(observation)
+            return self.model.values(self.normalizer(parts)).numpy()
+
+    def _is_batch(self, observation: Any) -> bool:
+        leaf = self.observation_layout.leaves[0]
+        for key in leaf.path:
+            observation = observation[key]
+        return np.ndim(observation) > len(leaf.shape)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns and lengths of evaluation episodes."""
+
+    returns: list[float]
+    lengths: list[int]
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the returns."""
+        return float(np.std(self.returns))
+
+
+def save(
+    run: store.RunDirectory, state: TrainState, env: envs.BatchedEnv, keep: bool = False
+) -> None:
+    """Write the policy file of a run; to `keep` it, one beside that stays."""
+    parts = {
+        "model": state.model.state_dict(),
+        "observation": state.observation_normalizer.state_dict(),
+        "reward": state.reward_normalizer.state_dict(),
+    }
+    tensors: dict[str, Tensor] = {}
+    for part, entries in parts.items():
+        tensors.update({f"{part}.{name}": value for name, value in entries.items()})
+    description = {
+        "observations": env.observation_layout.to_json(),
+        "actions": env.action_layout.to_json(),
+        "env_steps": state.counters.env_steps,
+    }
+    run.save_policy(tensors, description, keep)
+
+
+def load(
+    path: str | Path,
+    encoder: EncoderFactory | torch.nn.Module | None = None,
+    at: float | None = None,
+) -> Policy:
+    """Load the policy of a run directory; `encoder` only for a run with one of the user's own.
+
+    `at` is a fraction of the budget, in [0, 1]: of the policies kept, the nearest; without it the
+    last one.
+    """
+    if at is not None and not 0 <= at <= 1:
+        raise UserError(f"at must lie in [0, 1], a fraction of the budget, got {at}")
+    tensors, description = store.read_policy(path, at)
+    recipe = Recipe.load(Path(path) / "recipe.toml")
+    observations = ObservationLayout.from_json(description["observations"])
+    actions = ActionLayout.from_json(description["actions"])
+    model = make_agent(recipe, observations, actions, encoder)
+    model.load_state_dict(under(tensors, "model"))
+    width = observations.vector if recipe.normalize.normalize_observations else None
+    normalizer = ObservationNormalizer(width)
+    normalizer.load_state_dict(under(tensors, "observation"))
+    return Policy(
+        recipe,
+        observations,
+        actions,
+        model,
+        normalizer,
+        env_steps=description["env_steps"],
+        reward_moments=under(tensors, "reward") or None,
+    )
+
+
+def evaluate(
+    path: str | Path,
+    episodes: int = 20,
+    *,
+    deterministic: bool = False,
+    seed: int = 0,
+    env: str | None = None,
+    make_env: envs.MakeEnv | None = None,
+    encoder: EncoderFactory | torch.nn.Module | None = None,
+) -> Evaluation:
+    """Play whole episodes with a run's policy in environments no training run has seen.
+
+    Every environment plays the same number of episodes (to within one), so that short episodes
+    are not counted more often than long ones. `env` repeats a `module:Id`, as in `resume`.
+    """
+    policy = load(path, encoder)
+    recipe = policy.recipe
+    require_trusted(recipe.env, env)
+    n_envs = min(episodes, 16)
+    if make_env is not None:
+        make_env, width = envs.inspect(make_env)
+        n_envs = width or n_envs
+    seeds = evaluation_seeds(recipe.seed, n_envs, seed)
+    arena = envs.make(recipe, seeds, make_env=make_env, training=False)
+    try:
+        return _play(policy, arena, episodes, deterministic)
+    finally:
+        arena.close()
+
+
+@torch.inference_mode()
+def _play(policy: Policy, env: envs.BatchedEnv, episodes: int, deterministic: bool) -> Evaluation:
+    quota = np.full(env.n_envs, episodes // env.n_envs)
+    quota[: episodes % env.n_envs] += 1
+    scores = EpisodeScores(env.n_envs)
+    played = Evaluation([], [])
+    observation = env.reset()
+    while quota.any():
+        params, _ = policy.model.act(policy.normalizer(observation))
+        step = env.step(policy.choose(params, deterministic))
+        observation = step.observation
+        for episode in scores.take_in(step.scored[None], step.ended[None], step.valid[None]):
+            if quota[episode.env]:
+                played.returns.append(episode.score)
+                played.lengths.append(episode.length)
+                quota[episode.env] -= 1
+    return played

@@ -1,0 +1,209 @@
+"""Where a run's rows go: its metrics file, the terminal, and whatever a user adds.
+
+All are sinks: told when the run starts, of every row, of notes within long iterations, and when it
+stops. Several listen at once. One that raises is reported once and never stops the run; only the
+metrics file, without which there is no run, may.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from isobatch.errors import UserError, one_line
+from isobatch.recipe import Recipe
+from isobatch.text import counted, size
+
+if TYPE_CHECKING:
+    from isobatch.run.store import RunDirectory
+
+LINE_SECONDS = 10.0
+"""Plain output gets a line about this often."""
+METHODS = ("start", "row", "note", "stop")
+
+
+class Sink:
+    """Listens to a run; a base whose methods do nothing, to override what is wanted."""
+
+    def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
+        """A run starts, or goes on, at `env_steps`; `path` is its directory."""
+
+    def row(self, row: dict[str, Any]) -> None:
+        """An iteration ended: its row of metrics."""
+
+    def note(self, text: str) -> None:
+        """Something goes on within an iteration that takes long."""
+
+    def stop(self) -> None:
+        """The run stops: its budget is spent, or it was asked to, or it failed."""
+
+
+class Sinks(Sink):
+    """Several sinks as one: `required` ones first, whose errors are the run's."""
+
+    def __init__(self, required: Iterable[Sink], others: Iterable[Sink]) -> None:
+        self._required, self._others = list(required), list(others)
+        self._failed: set[int] = set()
+        for sink in self._others:
+            missing = [name for name in METHODS if not callable(getattr(sink, name, None))]
+            if missing:
+                raise UserError(
+                    f"the sink {_name(sink)} has no method {missing[0]}: subclass isobatch.Sink, "
+                    f"or give it {', '.join(METHODS)}"
+                )
+
+    def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
+        """Tell all."""
+        self._tell(lambda sink: sink.start(recipe, path, env_steps))
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Tell all, each with a row of its own."""
+        self._tell(lambda sink: sink.row(dict(row)))
+
+    def note(self, text: str) -> None:
+        """Tell all."""
+        self._tell(lambda sink: sink.note(text))
+
+    def stop(self) -> None:
+        """Tell all."""
+        self._tell(lambda sink: sink.stop())
+
+    def _tell(self, call: Callable[[Sink], None]) -> None:
+        for sink in self._required:
+            call(sink)
+        for place, sink in enumerate(self._others):
+            try:
+                call(sink)
+            except Exception as error:
+                if place not in self._failed:
+                    self._failed.add(place)
+                    reason = f"{type(error).__name__}: {one_line(error)}"
+                    print(
+                        f"isobatch: the sink {_name(sink)} failed ({reason}); training goes on, "
+                        "and its further errors are not shown",
+                        file=sys.stderr,
+                    )
+
+
+class MetricsFile(Sink):
+    """Adds each row to the run's metrics.jsonl."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Append a line."""
+        self._directory.append(row)
+
+
+class Lines(Sink):
+    """Plain lines, about one every ten seconds."""
+
+    def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
+        """Say what runs and where."""
+        print(f"{headline(recipe)} -> {path}", flush=True)
+        self._total, self._last = recipe.total_timesteps, 0.0
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Print a line if the last one is old enough."""
+        if self._due() or row.get("reshaped"):
+            print(f"{row['env_steps']:>10,} / {self._total:,} steps  {readings(row)}", flush=True)
+
+    def note(self, text: str) -> None:
+        """Print a line if the last one is old enough."""
+        if self._due():
+            print(f"{'':>10}   {text}", flush=True)
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < LINE_SECONDS:
+            return False
+        self._last = now
+        return True
+
+
+class ProgressBar(Sink):
+    """A progress bar with the run's readings, for terminals."""
+
+    def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
+        """Put up the bar."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console()
+        console.print(f"[bold]{headline(recipe)}[/bold] -> {path}", highlight=False)
+        self._progress = Progress(
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[readings]}"),
+            console=console,
+        )
+        self._task = self._progress.add_task(
+            "train", total=recipe.total_timesteps, completed=env_steps, readings="starting"
+        )
+        self._progress.start()
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Move the bar and refresh the readings."""
+        self._progress.update(self._task, completed=row["env_steps"], readings=readings(row))
+
+    def note(self, text: str) -> None:
+        """Show it in place of the readings."""
+        self._progress.update(self._task, readings=text)
+
+    def stop(self) -> None:
+        """Leave the last state on the screen."""
+        self._progress.stop()
+
+
+def terminal() -> Sink:
+    """Return the sink that fits where the output goes."""
+    return ProgressBar() if sys.stdout.isatty() else Lines()
+
+
+def headline(recipe: Recipe) -> str:
+    """Say in one line what a run trains and with what batch."""
+    batch = recipe.batch
+    return (
+        f"{recipe.algo} on {recipe.env}, {batch.n_envs} envs x {batch.n_steps} steps = "
+        f"{batch.rollout_size:,} rows, {counted(batch.n_minibatches, 'minibatch', 'minibatches')} "
+        f"of {batch.minibatch_size:,}, {counted(batch.n_epochs, 'epoch')}, seed {recipe.seed}"
+    )
+
+
+def readings(row: dict[str, Any]) -> str:
+    """Say in a few words how a run is doing."""
+    parts = [f"{row['steps_per_second']:,.0f} steps/s"]
+    if row.get("episode_return") is not None:
+        parts.append(f"return {row['episode_return']:.4g}")
+    if row.get("approx_kl") is not None:
+        parts.append(f"KL {row['approx_kl']:.4f}")
+    if row.get("clip_fraction") is not None:
+        parts.append(f"clipped {row['clip_fraction']:.1%}")
+    if row.get("age_iterations"):
+        parts.append(f"{row['age_iterations']:.0f} iterations old")
+    if row.get("epsilon") is not None:
+        parts.append(f"random {row['epsilon']:.1%}")
+    if row.get("phase_memory_bytes") is not None:
+        parts.append(_phase(row))
+    if row.get("noise_scale") is not None:
+        parts.append(f"noise scale {row['noise_scale']:,.0f}")
+    if row.get("reshaped"):
+        why = f" ({row['decision']})" if row.get("decision") else ""
+        parts.append(f"reshaped: {row['reshaped']}{why}")
+    return "  ".join(parts)
+
+
+def _phase(row: dict[str, Any]) -> str:
+    """Say how far PPG's phase is and where its observations lie."""
+    place = f"{size(row['phase_memory_bytes'])} in memory"
+    if row["phase_disk_bytes"]:
+        place += f", {size(row['phase_disk_bytes'])} on disk"
+    return f"phase {row['phase_iteration']:.0f}: {place}"
+
+
+def _name(sink: object) -> str:
+    return type(sink).__name__

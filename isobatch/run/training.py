@@ -1,0 +1,193 @@
+"""Training from Python: begin a run, or go on with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isobatch import algos
+from isobatch.envs import MakeEnv
+from isobatch.envs.catalog import require_trusted
+from isobatch.errors import UserError
+from isobatch.models import EncoderFactory
+from isobatch.presets import family_preset, preset
+from isobatch.recipe import USERS_OWN, Recipe, check_budget
+from isobatch.run import store
+from isobatch.run.environments import Environments
+from isobatch.run.loop import OnIteration, run
+from isobatch.run.sinks import Sink, terminal
+from isobatch.state import TrainState
+
+Encoder = EncoderFactory | torch.nn.Module
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk."""
+
+    path: Path
+    interrupted: bool = False
+    """True where the run was stopped before its budget was spent."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The run's recipe."""
+        return Recipe.load(self.path / "recipe.toml")
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The run's rows, one per iteration."""
+        return store.read_metrics(self.path)
+
+
+def train(
+    env: str | None = None,
+    *,
+    make_env: MakeEnv | None = None,
+    algo: str | None = None,
+    recipe: Recipe | None = None,
+    out: str | Path | None = None,
+    encoder: Encoder | str | None = None,
+    sinks: Iterable[Sink] = (),
+    on_iteration: OnIteration | None = None,
+    quiet: bool = False,
+    **overrides: Any,
+) -> Run:
+    """Train a policy and return its run.
+
+    Give an environment id, or `make_env`, a function returning a Gymnasium environment, a vector
+    of them or a `TensorEnv`; or a whole `recipe`. `overrides` are recipe fields by their flat
+    names (`n_envs=64`). `encoder` names one of the built-in encoders, or is a module of your own
+    or a function from `ObservationLayout` to one. `sinks` hear of the run beside its metrics file
+    and, unless `quiet`, the terminal; `on_iteration` is given each row, and stops the run, saved,
+    by returning False.
+    """
+    custom = None if isinstance(encoder, str) else encoder
+    if encoder is not None:
+        overrides["encoder"] = encoder if isinstance(encoder, str) else "custom"
+    recipe = _recipe(env, make_env, algo, recipe, overrides)
+    check_budget(recipe)
+    algos.check(recipe)
+    path = Path(out) if out is not None else default_path(recipe)
+    store.refuse_taken(path)
+    device = choose_device(recipe.machine.device)
+    environments = Environments(recipe, make_env, device)
+    try:
+        state = _begin(environments, custom)
+        directory = store.RunDirectory.create(path, recipe)
+        try:
+            stopped = run(state, environments, directory, _heard(sinks, quiet), on_iteration)
+            return Run(path, interrupted=stopped)
+        except UserError:
+            if not directory.metrics():
+                directory.discard()  # The environment's very first rollout was unusable.
+            raise
+        finally:
+            directory.release()
+    finally:
+        environments.close()
+
+
+def resume(
+    path: str | Path,
+    *,
+    total_timesteps: int | None = None,
+    env: str | None = None,
+    make_env: MakeEnv | None = None,
+    encoder: Encoder | None = None,
+    sinks: Iterable[Sink] = (),
+    on_iteration: OnIteration | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Go on with a run from its last good checkpoint, to a longer budget if one is given.
+
+    The environments are made anew, with seeds the run has not used; the first row after that is
+    marked `resumed`. `env` repeats a `module:Id`, since no file may name a module to import.
+    """
+    directory = store.RunDirectory.open(path)
+    try:
+        recipe = directory.recipe
+        require_trusted(recipe.env, env)
+        if total_timesteps is not None:
+            recipe = recipe.replace(total_timesteps=total_timesteps)
+        check_budget(recipe)
+        algos.check(recipe)
+        checkpoint = directory.last_checkpoint()
+        if checkpoint and "batch" not in checkpoint[1]:
+            raise UserError(f"{path} was begun by an older version, which kept less: train it anew")
+        device = choose_device(recipe.machine.device)
+        environments = Environments(recipe, make_env, device, checkpoint[1] if checkpoint else None)
+        try:
+            state = _begin(environments, encoder)
+            if checkpoint:
+                state.load(*checkpoint)
+            if total_timesteps is not None and total_timesteps < state.counters.env_steps:
+                raise UserError(
+                    f"{path} already has {state.counters.env_steps} environment steps, more than "
+                    f"total_timesteps {total_timesteps}",
+                    field="total_timesteps",
+                )
+            state.counters.restarts += 1
+            directory.save_recipe(recipe)
+            directory.cut_metrics(state.counters.iterations)
+            directory.cut_policies(state.counters.env_steps)
+            stopped = run(state, environments, directory, _heard(sinks, quiet), on_iteration)
+            return Run(directory.path, interrupted=stopped)
+        finally:
+            environments.close()
+    finally:
+        directory.release()
+
+
+def _heard(sinks: Iterable[Sink], quiet: bool) -> list[Sink]:
+    return [*([] if quiet else [terminal()]), *sinks]
+
+
+def _recipe(
+    env: str | None,
+    make_env: MakeEnv | None,
+    algo: str | None,
+    recipe: Recipe | None,
+    overrides: dict[str, Any],
+) -> Recipe:
+    if recipe is not None:
+        if env is not None or (make_env is not None and recipe.env != USERS_OWN):
+            raise UserError("give an environment or a recipe, not both")
+        return recipe.replace(**({"algo": algo} if algo else {}), **overrides)
+    if (env is None) == (make_env is None):
+        raise UserError("give either an environment id or make_env")
+    if env is not None:
+        return preset(env, algo or "ppo", **overrides)
+    return family_preset("python", USERS_OWN, algo or "ppo", **overrides)
+
+
+def _begin(environments: Environments, encoder: Encoder | None) -> TrainState:
+    """Return the state of a run at the batch it begins with."""
+    recipe, env = environments.begin, environments.env
+    algos.check(recipe, env.observation_layout)
+    return TrainState.begin(
+        recipe, env.observation_layout, env.action_layout, environments.device, encoder
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device asked for; `auto` takes CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device cuda: PyTorch finds no CUDA device here", field="device")
+    return torch.device(name)
+
+
+def default_path(recipe: Recipe) -> Path:
+    """Return a fresh directory name under runs/."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = store.safe_name(f"{recipe.env}-{recipe.algo}-s{recipe.seed}-{stamp}")
+    numbered = (Path("runs", name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(path for path in numbered if not path.exists())

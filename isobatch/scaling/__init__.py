@@ -1,0 +1,16 @@
+"""A recipe tuned at one batch carried over to another: rules, their limits, batch schedules."""
+
+from isobatch.scaling.factors import Factors
+from isobatch.scaling.rules import SIZES, Change, Rescaled, rescale
+from isobatch.scaling.schedule import at, at_batch, check_schedule
+
+__all__ = [
+    "SIZES",
+    "Change",
+    "Factors",
+    "Rescaled",
+    "at",
+    "at_batch",
+    "check_schedule",
+    "rescale",
+]

@@ -1,0 +1,272 @@
+"""A recipe tuned at one batch, carried over to another: what moves, by which rule, and why.
+
+Hilton et al. 2021, section 4. Two batches matter, and each has its factor:
+
+c_opt  = old minibatch size / new,  the rows of one gradient step;
+c_iter = old rollout size / new,    the rows of one iteration.
+
+Rescaling there and back gives the recipe one began with, and by c1 and then c2 what c1 c2 does,
+up to rounding, as long as nothing was clamped; what was is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from isobatch.batch import Batch
+from isobatch.errors import UserError
+from isobatch.recipe import Recipe
+from isobatch.scaling.factors import (
+    Factors,
+    center_of_mass,
+    decay_of_mass,
+    decay_of_span,
+    span,
+)
+from isobatch.scaling.limits import limits
+
+ROOT_RULE = ("adam", "radam", "rmsprop")
+"""Optimisers that divide by the gradient's own size, and so move by the square root."""
+SIZES = ("n_envs", "n_steps", "n_minibatches", "minibatch_size", "n_epochs")
+"""What of a batch may be asked for."""
+
+
+class Change(NamedTuple):
+    """One field that moves."""
+
+    field: str
+    old: Any
+    new: Any
+    rule: str
+    reason: str
+
+
+class Rescaled(NamedTuple):
+    """A recipe at another batch, how it came about, and what to know about it."""
+
+    recipe: Recipe
+    changes: list[Change]
+    warnings: list[str]
+
+
+def rescale(
+    recipe: Recipe,
+    *,
+    n_envs: int | None = None,
+    n_steps: int | None = None,
+    n_minibatches: int | None = None,
+    minibatch_size: int | None = None,
+    n_epochs: int | None = None,
+    betas: bool = False,
+    grad_norm: bool = False,
+    noise_scale: float | None = None,
+) -> Rescaled:
+    """Return the recipe at another batch, its hyperparameters moved by the rules.
+
+    What of the batch is not given stays: with `n_envs` alone the number of minibatches, so that
+    both batch sizes move together, as in the paper. `betas` moves Adam's decays (or SGD's
+    momentum) too, `grad_norm` the gradient's bound; `noise_scale` is the run's measured one.
+    """
+    sizes = {
+        "n_envs": n_envs,
+        "n_steps": n_steps,
+        "n_minibatches": n_minibatches,
+        "minibatch_size": minibatch_size,
+        "n_epochs": n_epochs,
+    }
+    given = {name: value for name, value in sizes.items() if value is not None}
+    reshaped = recipe.replace(**given)
+    if reshaped.batch.rollout_size % reshaped.batch.n_minibatches:
+        raise UserError(
+            f"{reshaped.batch.n_envs} x {reshaped.batch.n_steps} = "
+            f"{reshaped.batch.rollout_size} rows do not divide into "
+            f"{reshaped.batch.n_minibatches} minibatches"
+        )
+    factors = Factors(recipe.batch, reshaped.batch)
+    changes = _batch_changes(recipe, reshaped)
+    warnings: list[str] = []
+    for rule in _rules(betas, grad_norm):
+        changes += rule(recipe, factors, warnings)
+    moved = {change.field: change.new for change in changes if change.rule != BATCH_RULE}
+    for name, value in moved.items():
+        _refuse_meaningless(name, value, factors)
+    warnings += limits(recipe, factors, noise_scale)
+    return Rescaled(reshaped.replace(**moved), changes, warnings)
+
+
+BATCH_RULE = "as asked"
+Rule = Callable[[Recipe, Factors, list[str]], list[Change]]
+"""(tuned recipe, factors, warnings to add to) -> what moves."""
+
+
+def _rules(betas: bool, grad_norm: bool) -> list[Rule]:
+    rules = [_step_size, _proximal, _advantages, _phase, _auxiliary]
+    return rules + [_betas] * betas + [_grad_norm] * grad_norm
+
+
+def _batch_changes(old: Recipe, new: Recipe) -> list[Change]:
+    reasons = {
+        "n_envs": "the batch asked for",
+        "n_steps": "the batch asked for",
+        "n_minibatches": f"minibatches of {new.batch.minibatch_size:,} rows",
+        "n_epochs": "the batch asked for",
+    }
+    return [
+        Change(name, getattr(old.batch, name), getattr(new.batch, name), BATCH_RULE, reason)
+        for name, reason in reasons.items()
+        if getattr(old.batch, name) != getattr(new.batch, name)
+    ]
+
+
+def _step_size(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change]:
+    """Adam by the square root of the minibatch, SGD in proportion to it."""
+    settings, c = recipe.optimizer, factors.opt
+    if c == 1:
+        return []
+    if settings.optimizer in ROOT_RULE:
+        return [
+            Change(
+                "learning_rate",
+                settings.learning_rate,
+                settings.learning_rate / math.sqrt(c),
+                "/ sqrt(c_opt)",
+                f"the noise of {settings.optimizer}'s step falls with the root of the minibatch",
+            )
+        ]
+    return [
+        Change(
+            "learning_rate",
+            settings.learning_rate,
+            settings.learning_rate / c,
+            "/ c_opt",
+            "so many samples move the weights as far, however they are cut",
+        )
+    ]
+
+
+def _betas(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change]:
+    """Remember as many samples, not as many steps."""
+    names = {"adam": ("adam_beta1", "adam_beta2"), "radam": ("adam_beta1", "adam_beta2")}
+    names |= {"rmsprop": ("rms_decay",), "sgd": ("momentum",)}
+    values = recipe.values
+    return [
+        Change(
+            name,
+            values[name],
+            values[name] ** (1 / factors.opt),
+            "^ (1 / c_opt)",
+            "the average reaches back over as many samples as before",
+        )
+        for name in names[recipe.optimizer.optimizer]
+        if factors.opt != 1 and values[name] > 0
+    ]
+
+
+def _grad_norm(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change]:
+    bound = recipe.optimizer.max_grad_norm
+    if bound is None or factors.opt == 1:
+        return []
+    return [
+        Change(
+            "max_grad_norm",
+            bound,
+            bound * math.sqrt(factors.opt),
+            "x sqrt(c_opt)",
+            "a gradient that is mostly noise is that much longer",
+        )
+    ]
+
+
+def _proximal(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change]:
+    """The average of policies reaches back over as much data: centre of mass x c_opt."""
+    factor = factors.opt * factors.epochs
+    if not recipe.averages_policy or factor == 1:
+        return []
+    age = center_of_mass(recipe.objective.proximal_decay)
+    return [
+        Change(
+            "proximal_decay",
+            recipe.objective.proximal_decay,
+            decay_of_mass(age * factor),
+            "centre of mass x c_opt" + ("" if factors.epochs == 1 else " x new E / old E"),
+            f"the average stays {age * factor:.4g} gradient steps, so as much data, behind",
+        )
+    ]
+
+
+def _advantages(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change]:
+    """Advantage moments over as much data: span x c_iter, at least this rollout."""
+    if recipe.objective.advantage_normalization != "ewma" or factors.iter == 1:
+        return []
+    old = recipe.objective.advantage_decay
+    wanted = span(old) * factors.iter
+    if math.isclose(wanted, 1):
+        wanted = 1.0  # Where it was before: no trace of having been elsewhere.
+    if wanted < 1:
+        warnings.append(
+            f"advantage_decay is 0: the moments should span {wanted:.3g} of a rollout, and one "
+            "rollout is the least"
+        )
+    new = decay_of_span(max(1.0, wanted))
+    if new == old:
+        return []
+    reason = f"the moments span {max(1.0, wanted):.4g} rollouts, so as much data"
+    return [Change("advantage_decay", old, new, "span x c_iter", reason)]
+
+
+def _phase(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change]:
+    """As much data to a phase: N_pi x c_iter."""
+    if not recipe.is_phasic or factors.iter == 1:
+        return []
+    old = recipe.phasic.n_policy_iterations
+    wanted = old * factors.iter
+    new = max(1, round(wanted))
+    if abs(new - wanted) > 1e-9 * wanted:
+        warnings.append(
+            f"n_policy_iterations {new} is {wanted:.4g} rounded: a phase holds "
+            f"{new / wanted:.3g} times the data it did"
+        )
+    if new == old:
+        return []
+    return [
+        Change("n_policy_iterations", old, new, "x c_iter", "a phase holds as much data as before")
+    ]
+
+
+def _auxiliary(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change]:
+    """The auxiliary optimiser by its own minibatch, of whole segments."""
+    if not recipe.is_phasic:
+        return []
+    c = _auxiliary_rows(recipe, factors.old) / _auxiliary_rows(recipe, factors.new)
+    adaptive = recipe.optimizer.optimizer in ROOT_RULE
+    root, rule = (math.sqrt(c), "/ sqrt(c_aux)") if adaptive else (c, "/ c_aux")
+    chosen = recipe.phasic.aux_learning_rate
+    old = chosen or recipe.optimizer.learning_rate
+    followed = recipe.optimizer.learning_rate / (
+        math.sqrt(factors.opt) if adaptive else factors.opt
+    )
+    new = old / root
+    if math.isclose(new, followed):
+        new = 0.0  # It takes learning_rate, which moves just as far.
+    if new == chosen:
+        return []
+    reason = f"auxiliary minibatches are {1 / c:.4g} times as large"
+    return [Change("aux_learning_rate", chosen, new, rule, reason)]
+
+
+def _auxiliary_rows(recipe: Recipe, batch: Batch) -> int:
+    return recipe.phasic.segments(batch.n_envs) * batch.n_steps
+
+
+def _refuse_meaningless(name: str, value: float, factors: Factors) -> None:
+    """Refuse a value no optimiser or average can use."""
+    decay = name in ("proximal_decay", "advantage_decay", "adam_beta1", "adam_beta2", "rms_decay")
+    least = 0 if decay or name in ("momentum", "aux_learning_rate") else math.ulp(0)
+    fits = least <= value < (1 if decay or name == "momentum" else math.inf)
+    if not fits:
+        raise UserError(
+            f"{name} would be {value:g} at c_opt {factors.opt:g}, c_iter {factors.iter:g}: "
+            "the batches are too far apart for the rules"
+        )

@@ -1,0 +1,59 @@
+"""Numbers and tables as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from isobatch.estimate import Estimate
+
+
+def number(value: float) -> str:
+    """Return a number in as many digits as it takes, five at most: 256, 0.000125, 0.88889."""
+    if isinstance(value, int) or (value == int(value) and abs(value) < 1e6 and value != 0):
+        return f"{int(value)}"
+    return f"{value:.5g}" if math.isfinite(value) else str(value)
+
+
+def interval(estimate: Estimate, digits: str = ".3g") -> str:
+    """Return 0.123 [0.1, 0.15], a dash for what is not known, no brackets without an interval."""
+
+    def shown(value: float) -> str:
+        if math.isnan(value):
+            return "-"
+        return "inf" if math.isinf(value) else f"{value:{digits}}"
+
+    if math.isnan(estimate.low) and math.isnan(estimate.high):
+        return shown(estimate.value)
+    return f"{shown(estimate.value)} [{shown(estimate.low)}, {shown(estimate.high)}]"
+
+
+def counted(count: int, what: str, plural: str | None = None) -> str:
+    """Return 1 epoch, 4 epochs, 2 minibatches."""
+    return f"{count:,} {what if count == 1 else plural or what + 's'}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes: 1.2 GB, 340 MB, 12 kB."""
+    for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= one:
+            return f"{count / one:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """Return a time: 40 s, 12 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lay rows of text out in columns, a line each."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

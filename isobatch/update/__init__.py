@@ -1,0 +1,19 @@
+"""From rows to a gradient step: partition, sum, divide by the number of rows, clip, step."""
+
+from isobatch.update.compiled import CompiledGradient, worth_compiling
+from isobatch.update.gradient import Call, Evaluate, Gather, Sums, chunk_rows, sums
+from isobatch.update.partition import minibatches
+from isobatch.update.step import Stepper
+
+__all__ = [
+    "Call",
+    "CompiledGradient",
+    "Evaluate",
+    "Gather",
+    "Stepper",
+    "Sums",
+    "chunk_rows",
+    "minibatches",
+    "sums",
+    "worth_compiling",
+]

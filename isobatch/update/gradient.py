@@ -1,0 +1,62 @@
+"""The update as a pure function: (parameters, samples, hyperparameters) -> sums over rows.
+
+Rows are summed in one place, `sums`, and divided by their number in one place, `means`. Whatever
+deals rows out (chunks, replicas, padding for a compiled function) adds sums up and divides once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+PIXELS_PER_CHUNK = 1 << 18
+"""Image pixels per forward-backward pass: 64 Procgen frames, whose activations stay in cache."""
+ROWS_PER_CHUNK = 8192
+"""Vector rows per pass: large enough to amortise dispatch, small enough to bound memory."""
+
+Call = Callable[[Any], Any]
+"""The model at some parameters, as a function of observations."""
+Gather = Callable[[Tensor], Any]
+"""Flat rows [b] -> what the losses need of them, tensors [b, ...]."""
+Evaluate = Callable[[Call, Any], tuple[Tensor, dict[str, Tensor]]]
+"""(model, gathered rows) -> (losses [b], statistics by name, each [b]); pure."""
+
+
+class Sums(NamedTuple):
+    """Sums over some rows."""
+
+    loss: Tensor
+    """Of the losses: a number that can be differentiated."""
+    names: list[str]
+    statistics: Tensor
+    """[S]: of each statistic, detached."""
+
+
+def sums(evaluate: Evaluate, call: Call, samples: Any, counted: Tensor | None = None) -> Sums:
+    """Sum losses and statistics over the rows of `samples`.
+
+    `counted` [b] is 1 for rows that count and 0 for padding; without it all count.
+    """
+    losses, statistics = evaluate(call, samples)
+    values = torch.stack([value.detach() for value in statistics.values()])
+    if counted is None:
+        return Sums(losses.sum(), list(statistics), values.sum(1))
+    return Sums((losses * counted).sum(), list(statistics), values @ counted)
+
+
+def means(names: Sequence[str], parts: Sequence[Tensor], count: int) -> dict[str, Tensor]:
+    """Return the statistics' means over `count` rows, from their sums [S] over parts of them."""
+    total = torch.stack(list(parts)).sum(0) / count
+    return dict(zip(names, total.unbind(), strict=True))
+
+
+def chunk_rows(image: tuple[int, int, int] | None, chosen: int = 0) -> int:
+    """Return the rows of one forward-backward pass: `chosen`, or a cache-sized number."""
+    if chosen:
+        return chosen
+    if image is None:
+        return ROWS_PER_CHUNK
+    return max(16, PIXELS_PER_CHUNK // (image[1] * image[2]))
