@@ -49,6 +49,11 @@ Pairs = Annotated[
 ]
 
 
+Names = Annotated[
+    tuple[str, ...], Bound(lambda x: bool(x) and all(x), "must be a list of names, at least one")
+]
+
+
 def memory_size(text: str) -> int:
     """Return the bytes of a size such as 512MB, 4GB or 1.5GiB."""
     match = _SIZE.fullmatch(text.strip())
@@ -79,9 +84,13 @@ def problem(hint: Any, value: Any) -> str | None:
         inner = get_args(hint)[0]
         fits = isinstance(value, tuple) and not any(problem(inner, each) for each in value)
         return None if fits else f"must be a list of {_type_name(inner)}"
-    if origin is dict or (isinstance(hint, type) and issubclass(hint, Mapping)):
+    if origin is dict:
+        return None if isinstance(value, dict) else "must be a table"
+    if _is_numbers(hint):
         fits = isinstance(value, Mapping) and not any(problem(float, v) for v in value.values())
         return None if fits else "must be finite numbers by name"
+    if hint is Any:
+        return None
     if origin is Union or type(hint).__name__ == "UnionType":
         inner = next(each for each in get_args(hint) if each is not type(None))
         return None if value is None else problem(inner, value)
@@ -111,18 +120,23 @@ def hints(kind: Any) -> dict[str, Any]:
 def leaves(table: Any) -> list[tuple[str, Any, Any]]:
     """Return (name, type, value) of every field that is not itself a table.
 
-    Entries of a mapping count as fields: their names are flat too.
+    Entries of a mapping of numbers count as fields: their names are flat too.
     """
     found: list[tuple[str, Any, Any]] = []
     for item in dataclasses.fields(table):
         value = getattr(table, item.name)
         if dataclasses.is_dataclass(value):
             found.extend(leaves(value))
-        elif isinstance(value, Mapping):
+        elif _is_numbers(hint := hints(type(table))[item.name]):
             found.extend((name, float, each) for name, each in value.items())
         else:
-            found.append((item.name, hints(type(table))[item.name], value))
+            found.append((item.name, hint, value))
     return found
+
+
+def _is_numbers(hint: Any) -> bool:
+    """True of a mapping type whose entries are fields of their own."""
+    return isinstance(hint, type) and issubclass(hint, Mapping)
 
 
 def as_field(value: Any) -> Any:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import tomllib
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from isobatch.batch import Shape
 from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError, nearest
 from isobatch.presets import preset
-from isobatch.recipe import Recipe, check_budget
+from isobatch.recipe import Recipe, check_budget, toml
+from isobatch.recipe.checks import Bound, Count, Names, Positive, Whole, as_field, refuse_misfits
 from isobatch.registry import ALGORITHMS
 from isobatch.run.store import safe_name
 from isobatch.scaling import SIZES
@@ -26,18 +27,37 @@ Contrast = str | tuple[str, str]
 """An arm's scores, or the gain of one arm over another, seed by seed."""
 
 
+def _is_contrast(value: Any) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and all(isinstance(each, str) for each in value)
+    )
+
+
+Side = Annotated[Any, Bound(_is_contrast, "must be an arm's name, or [arm, over arm]")]
+Seeds = Annotated[
+    tuple[int, ...], Bound(lambda x: bool(x) and min(x) >= 0, "must be a number of them or a list")
+]
+
+
 @dataclass(frozen=True)
 class Claim:
     """A statement about two arms that the study supports, contradicts or leaves undecided."""
 
     text: str
-    better: Contrast
-    than: Contrast
+    better: Side
+    than: Side
     source: str = ""
     measure: Measure = "score"
     """The final score, or the area under the learning curve."""
-    margin: float | None = None
+    margin: Positive | None = None
     """With a margin the claim is that the two differ by less than it, in normalised score."""
+
+    def __post_init__(self) -> None:
+        refuse_misfits(self)
+        if isinstance(self.better, str) != isinstance(self.than, str):
+            raise UserError("a claim compares two arms, or two gains [arm, over arm]", "better")
 
     @property
     def arms(self) -> list[str]:
@@ -67,30 +87,35 @@ class Study:
     """A design: every arm in every environment with every seed, each for the same env steps."""
 
     name: str
-    envs: tuple[str, ...]
-    budget: int
+    envs: Names
+    budget: Count
     """Environment steps of every run."""
-    seeds: tuple[int, ...]
+    seeds: Seeds
     arms: dict[str, dict[str, Any]]
     """Recipe fields each arm sets, by arm. With `rescale_from`, another arm's name, that arm's
     recipe at this arm's batch; `hold` names fields that then stay as they were."""
     algo: str = "ppo"
     base: dict[str, Any] = field(default_factory=dict)
     """Recipe fields all arms share."""
-    evaluate: int = 100
+    evaluate: Whole = 100
     """Episodes the final policy plays for its score; 0 takes the last 100 of training."""
     claims: tuple[Claim, ...] = ()
     title: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:
-        _check_lists(self)
+        refuse_misfits(self)
+        if self.algo not in ALGORITHMS:
+            hint = nearest(self.algo, list(ALGORITHMS))
+            raise UserError(f"unknown algorithm {self.algo!r}.{hint}", field="algo")
+        _check_names(self)
         for name in ("total_timesteps", "seed", "env"):
             for arm, fields in ({"[base]": self.base} | self.arms).items():
                 if name in fields:
                     owner = "budget" if name == "total_timesteps" else f"{name}s"
                     raise UserError(
-                        f"arm {arm!r} sets {name}: all arms of a study share its {owner}"
+                        f"arm {arm!r} sets {name}: all arms of a study share its {owner}",
+                        field="arms",
                     )
         for arm, fields in self.arms.items():
             _check_reference(self, arm, fields)
@@ -149,10 +174,9 @@ class Study:
     def from_json(cls, text: str) -> Study:
         """Read what `to_json` wrote."""
         data = json.loads(text)
-        claims = tuple(_claim(claim) for claim in data.pop("claims"))
-        return cls(
-            **{**data, "envs": tuple(data["envs"]), "seeds": tuple(data["seeds"])}, claims=claims
-        )
+        claims = tuple(_claim(claim, number) for number, claim in enumerate(data.pop("claims"), 1))
+        lists = {name: as_field(data[name]) for name in ("envs", "seeds")}
+        return cls(**{**data, **lists}, claims=claims)
 
 
 def preset_names() -> list[str]:
@@ -166,13 +190,7 @@ def preset_names() -> list[str]:
 def load(source: str, scale: str | None = None) -> Study:
     """Read a study: the name of a preset, or a TOML file."""
     if source.endswith(".toml") or Path(source).is_file():
-        try:
-            text = Path(source).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"cannot read the study {source}: {' '.join(str(error).split())}"
-            ) from None
-        return from_toml(text, Path(source).stem, scale, source)
+        return from_toml(toml.read(source, "the study"), Path(source).stem, scale, source)
     if source not in preset_names():
         raise UserError(
             f"unknown study {source!r}; there are {', '.join(preset_names())}, or give a "
@@ -182,26 +200,37 @@ def load(source: str, scale: str | None = None) -> Study:
     return from_toml(text, source, scale or "laptop", source)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The table [study] of a file, and those of [laptop] or [paper] over it."""
+
+    envs: Names
+    budget: Count
+    seeds: Seeds
+    algo: str = "ppo"
+    evaluate: Whole = 100
+    title: str = ""
+    note: str = ""
+    base: dict[str, Any] = field(default_factory=dict)
+
+
 def from_toml(text: str, name: str, scale: str | None = None, source: str = "study") -> Study:
     """Build a study from TOML: [study], [arms] or [grid], [base], [[claims]], one per scale.
 
     A table named after a scale, [laptop] or [paper], replaces fields of [study]; its own
     [laptop.base] adds to [base].
     """
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{source}: not valid TOML: {' '.join(str(error).split())}") from None
+    tables = toml.parse(text, source)
     _refuse_unknown(tables, {"study", "arms", "grid", "base", "claims", *SCALES}, source, "table")
+    for each in ("study", "arms", "grid", "base", *SCALES):
+        if not isinstance(tables.get(each, {}), dict):
+            raise UserError(f"{source}: {each} must be a table [{each}]")
     if scale is not None and scale not in tables:
         raise UserError(f"{source} has no [{scale}] scale")
-    settings = tables.get("study", {}) | (tables[scale] if scale else {})
-    known = {"envs", "budget", "seeds", "algo", "evaluate", "title", "note", "base"}
-    _refuse_unknown(settings, known, source, "field of [study]")
-    for needed in ("envs", "budget", "seeds"):
-        if needed not in settings:
-            raise UserError(f"{source}: [study] has no {needed}")
-    base = tables.get("base", {}) | settings.get("base", {})
+    given = tables.get("study", {}) | (tables[scale] if scale else {})
+    if "seeds" in given:
+        given = given | {"seeds": _counted(given["seeds"])}
+    settings: Settings = toml.build(Settings, given, text, source, "study")
     arms = {**tables.get("arms", {}), **_grid(tables.get("grid", {}), source)}
     for arm, fields in arms.items():
         if not isinstance(fields, dict):
@@ -209,27 +238,23 @@ def from_toml(text: str, name: str, scale: str | None = None, source: str = "stu
     if not arms:
         raise UserError(f"{source}: there are no arms: add [arms] or [grid]")
     claims = tables.get("claims", [])
+    if not isinstance(claims, list):
+        raise UserError(f"{source}: claims are tables [[claims]]")
     try:
+        shared = {item.name: getattr(settings, item.name) for item in dataclasses.fields(settings)}
         return Study(
+            **{**shared, "base": tables.get("base", {}) | settings.base},
             name=name,
-            envs=_texts(settings["envs"], "envs"),
-            budget=settings["budget"],
-            seeds=_seeds(settings["seeds"]),
             arms=arms,
-            algo=settings.get("algo", "ppo"),
-            base=base,
-            evaluate=settings.get("evaluate", 100),
-            claims=tuple(_claim(claim) for claim in claims),
-            title=settings.get("title", ""),
-            note=settings.get("note", ""),
+            claims=tuple(_claim(claim, number) for number, claim in enumerate(claims, 1)),
         )
     except UserError as error:
-        raise UserError(f"{source}: {error}") from None
+        raise UserError(f"{source}: {error}", field=error.field) from None
 
 
 def with_seeds(study: Study, count: int) -> Study:
     """Return the study with seeds 1 ... count."""
-    return dataclasses.replace(study, seeds=_seeds(count))
+    return dataclasses.replace(study, seeds=_counted(count))
 
 
 def _grid(grid: dict[str, Any], source: str) -> dict[str, dict[str, Any]]:
@@ -251,71 +276,38 @@ def grid_arm(fields: dict[str, Any]) -> str:
     rest = dict(fields)
     shape = ""
     if "n_envs" in rest and "n_steps" in rest:
-        shape = f"{rest.pop('n_envs')}x{rest.pop('n_steps')}"
+        shape = Shape(rest.pop("n_envs"), rest.pop("n_steps")).name
     return " ".join([shape, *(f"{name}={value}" for name, value in rest.items())]).strip()
 
 
-def _claim(data: Any) -> Claim:
+def _claim(data: Any, number: int) -> Claim:
+    """Build the number-th claim of a study."""
+    place = f"claim {number}"
     if not isinstance(data, dict):
-        raise UserError("[[claims]] must be tables")
-    known = {item.name for item in dataclasses.fields(Claim)}
-    _refuse_unknown(data, known, "[[claims]]", "field")
-    missing = {"text", "better", "than"} - set(data)
+        raise UserError(f"{place} must be a table [[claims]]", field="claims")
+    _refuse_unknown(data, {item.name for item in dataclasses.fields(Claim)}, place, "field")
+    missing = [name for name in ("text", "better", "than") if name not in data]
     if missing:
-        raise UserError(f"a claim has no {sorted(missing)[0]}")
-    sides = {side: _contrast(data[side]) for side in ("better", "than")}
-    if isinstance(sides["better"], str) != isinstance(sides["than"], str):
-        raise UserError("a claim compares two arms, or two gains [arm, over arm]")
-    if data.get("measure", "score") not in ("score", "curve"):
-        raise UserError(f"a claim's measure is score or curve, got {data['measure']!r}")
-    margin = data.get("margin")
-    if margin is not None and not (isinstance(margin, int | float) and margin > 0):
-        raise UserError(f"a claim's margin must be positive, got {margin!r}")
-    return Claim(**{**data, **sides})
-
-
-def _contrast(value: Any) -> Contrast:
-    if isinstance(value, str):
-        return value
-    if (
-        isinstance(value, list | tuple)
-        and len(value) == 2
-        and all(isinstance(v, str) for v in value)
-    ):
-        return (value[0], value[1])
-    raise UserError(f"a claim compares arms by name, or [arm, over arm], got {value!r}")
+        raise UserError(f"{place} has no {missing[0]}", field="claims")
+    try:
+        return Claim(**{name: as_field(value) for name, value in data.items()})
+    except UserError as error:
+        raise UserError(f"{place}: {error}", field="claims") from None
 
 
 def _arms_of(contrast: Contrast) -> list[str]:
     return [contrast] if isinstance(contrast, str) else list(contrast)
 
 
-def _seeds(value: Any) -> tuple[int, ...]:
-    """Read a number of seeds, or a list of them."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return tuple(range(1, value + 1))
-    if (
-        isinstance(value, list)
-        and value
-        and all(isinstance(each, int) and each >= 0 for each in value)
-    ):
-        return tuple(value)
-    raise UserError(f"seeds must be a number of them or a list, got {value!r}")
+def _counted(seeds: Any) -> Any:
+    """Return seeds 1 ... n for a number of them; all else as it is."""
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        return tuple(range(1, seeds + 1))
+    return seeds
 
 
-def _texts(value: Any, name: str) -> tuple[str, ...]:
-    if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
-        return tuple(value)
-    raise UserError(f"{name} must be a list of names, got {value!r}")
-
-
-def _check_lists(study: Study) -> None:
-    if not isinstance(study.budget, int) or isinstance(study.budget, bool) or study.budget < 1:
-        raise UserError(f"budget must be a whole number of environment steps, got {study.budget!r}")
-    if not isinstance(study.evaluate, int) or study.evaluate < 0:
-        raise UserError(f"evaluate must be a number of episodes, got {study.evaluate!r}")
-    if study.algo not in ALGORITHMS:
-        raise UserError(f"unknown algorithm {study.algo!r}.{nearest(study.algo, list(ALGORITHMS))}")
+def _check_names(study: Study) -> None:
+    """Refuse names that are there twice, or would be one on disk."""
     for name, items in (("envs", study.envs), ("seeds", study.seeds), ("arms", list(study.arms))):
         taken: dict[str, Any] = {}
         for item in items:
@@ -326,7 +318,7 @@ def _check_lists(study: Study) -> None:
                     if taken[key] == item
                     else f"and {taken[key]!r} are one name on disk"
                 )
-                raise UserError(f"{name}: {item!r} {same}")
+                raise UserError(f"{name}: {item!r} {same}", field=name)
             taken[key] = item
 
 
