@@ -96,7 +96,8 @@ def preset(env: str, algo: str = "ppo", **overrides: Any) -> Recipe:
 def family_preset(family: str, env: str, algo: str = "ppo", **overrides: Any) -> Recipe:
     """Return the recipe of a family for `env`; families without their own get a generic one."""
     fields = PRESETS.get(family, GENERIC)
-    own = registry.find(algo).presets(family, fields)
+    algorithm = registry.find(algo)
+    own = {**algorithm.presets(family, fields), **algorithm.fixes}
     recipe = Recipe(env=env).replace(**{**fields, **own}, algo=algo)
     if recipe.averages_policy:
         # The paper's: advantages normalised over iterations, and a proximal policy whose centre of

@@ -1,16 +1,20 @@
 """What a recipe may name: the algorithms and what each can do, and objectives' own coefficients.
 
 Everything that depends on the algorithm asks here, so a new one is a learner and an entry. A user's
-own comes in through Python (`isobatch.algorithm`, `isobatch.objective`); no file can add a name.
+own comes in through Python (`isobatch.algorithm`, `isobatch.objective`), on the command line from a
+module that --import names; no file can add a name.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any, Literal
 
-from isobatch.errors import UserError, nearest
+from isobatch.errors import UserError, nearest, one_line
 
 Fields = Mapping[str, Any]
 """Recipe fields by their flat names."""
@@ -70,8 +74,38 @@ def find(name: str) -> Algorithm:
     return ALGORITHMS[name]
 
 
-OBJECTIVES: dict[str, Mapping[str, float]] = {}
-"""Policy objectives by name, each with its own coefficients; `isobatch.objectives` fills it."""
+def import_modules(names: list[str]) -> None:
+    """Import modules that the user named, from the present folder too, as `python -m` would.
+
+    What they register is there for this process and, by `import_for_worker`, for those it starts.
+    """
+    if not names:
+        return
+    folder = os.getcwd()
+    _import(folder, names)
+    os.environ[IMPORTS] = os.pathsep.join([folder, *names])
+
+
+def import_for_worker() -> None:
+    """Import what the process that started this one was told to."""
+    folder, *names = os.environ.get(IMPORTS, "").split(os.pathsep)
+    _import(folder, names)
+
+
+def _import(folder: str, names: list[str]) -> None:
+    if names and folder not in sys.path:
+        sys.path.insert(0, folder)
+    for name in names:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise UserError(f"cannot import {name}: {one_line(error)}") from None
+
+
+IMPORTS = "ISOBATCH_IMPORT"
+"""The environment variable that tells workers what to import, and from which folder."""
+OBJECTIVES: dict[str, Mapping[str, float]] = {"clip": {}, "kl": {}, "pg": {}}
+"""Policy objectives by name, each with its own coefficients; `isobatch.objective` adds to it."""
 
 
 def coefficients(algo: str, objective: str) -> dict[str, float]:
@@ -90,7 +124,7 @@ ONE_STEP = {"objective": "pg", "n_minibatches": 1, "n_epochs": 1}
 def _a2c(family: str, fields: Fields) -> Fields:
     # SB3's A2C on Atari, RMSprop and all; its vf_coef 0.5 is 1 with the half in the loss.
     general = {
-        **ONE_STEP, "n_envs": 16, "n_steps": 8, "optimizer": "rmsprop", "learning_rate": 7e-4,
+        "n_envs": 16, "n_steps": 8, "optimizer": "rmsprop", "learning_rate": 7e-4,
         "gae_lambda": 1.0, "vf_coef": 1.0, "advantage_normalization": "none", "max_grad_norm": 0.5,
     }  # fmt: skip
     # Chosen on CartPole-v1, seeds 1, 2 and 11 to 13: docs/results/algorithms.md.
@@ -100,7 +134,7 @@ def _a2c(family: str, fields: Fields) -> Fields:
 
 def _reinforce(family: str, fields: Fields) -> Fields:
     general = {
-        **ONE_STEP, "n_envs": max(8, fields["n_envs"]), "n_steps": 128, "learning_rate": 3e-4,
+        "n_envs": max(8, fields["n_envs"]), "n_steps": 128, "learning_rate": 3e-4,
         "normalize_rewards": True, "advantage_normalization": "none", "max_grad_norm": 0.5,
     }  # fmt: skip
     return general | ({"learning_rate": 3e-3} if _is_small(family) else {})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 
-from isobatch import __version__
+from isobatch import __version__, registry
 from isobatch.errors import UserError, is_disk_full, nearest, one_line
 
 USAGE = """usage: isobatch COMMAND ...
@@ -76,7 +75,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if command not in COMMANDS:
         raise UserError(f"unknown command {command!r}.{nearest(command, list(COMMANDS))}")
-    import_modules(modules)
+    registry.import_modules(modules)
     module, _, function = COMMANDS[command].partition(":")
     return getattr(import_module(module), function)(rest)
 
@@ -97,25 +96,3 @@ def _imports(arguments: list[str]) -> tuple[list[str], list[str]]:
         else:
             rest.append(word)
     return modules, rest
-
-
-def import_modules(names: list[str]) -> None:
-    """Import modules that the user named, from this folder too, as `python -m` would.
-
-    What they register is there for this process and, through the environment, for the workers of a
-    study that it starts.
-    """
-    if not names:
-        return
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    for name in names:
-        try:
-            import_module(name)
-        except ImportError as error:
-            raise UserError(f"cannot import {name}: {one_line(error)}") from None
-    os.environ[IMPORTS] = ",".join(names)
-
-
-IMPORTS = "ISOBATCH_IMPORT"
-"""The environment variable by which workers learn what to import."""

@@ -78,6 +78,9 @@ def probe(arguments: list[str]) -> int:
     policies = _policies(parsed, question)
     for line in warnings(question):
         print(f"! {line}")
+    reason = laboratory.untimed(policies[0].recipe) if question.speed else None
+    if reason is not None:
+        print(f"! shapes are not timed: {reason}")
     found: list[Findings] = []
     for each in policies:
         print(headline(each, parsed.policy), flush=True)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from isobatch import algos
 from isobatch.batch import Shape
 from isobatch.envs import MakeEnv
 from isobatch.errors import UserError
@@ -141,7 +142,7 @@ def investigate(
         for k, each in enumerate(lambdas):
             progress("cutting rollouts", k, len(lambdas))
             biases.append(curve.bias(experience, found, plan.lengths, gamma, each))
-        timed = question.speed and make_env is None
+        timed = question.speed and make_env is None and untimed(recipe) is None
         progress("timing shapes" if timed else "comparing shapes", 0, 0)
         seconds = _iteration_seconds(recipe, images) if timed else None
         shapes = curve.curve(biases[0], plan.samples, seconds)
@@ -164,6 +165,15 @@ def check(recipe: Recipe, question: Question) -> None:
                 f"{shape.name} and one batch have no variance to measure: take two environments "
                 "or more, or --batches 2"
             )
+
+
+def untimed(recipe: Recipe) -> str | None:
+    """Say why shapes cannot be timed here: learning needs a function that is not registered."""
+    try:
+        algos.check(recipe)
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def gae_lambda(recipe: Recipe) -> float:

@@ -340,9 +340,7 @@ class Recipe:
         known = self.values | own
         for name in overrides:
             if name not in known:
-                raise UserError(
-                    f"unknown recipe field {name!r}.{nearest(name, list(known))}", field=name
-                )
+                raise _unknown_field(name, known, overrides.get("objective", known["objective"]))
         changes: dict[str, Any] = {}
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
@@ -414,6 +412,14 @@ def _named_batch(recipe: Recipe, overrides: dict[str, Any]) -> dict[str, Any]:
     n_envs = positive("n_envs", rest.get("n_envs", recipe.batch.n_envs))
     n_steps = positive("n_steps", rest.get("n_steps", recipe.batch.n_steps))
     return rest | {"n_minibatches": minibatch_count(n_envs * n_steps, size)}
+
+
+def _unknown_field(name: str, known: Mapping[str, Any], objective: str) -> UserError:
+    hint = nearest(name, list(known))
+    if objective not in registry.OBJECTIVES:
+        # Then it may well be a coefficient.
+        hint = f" The objective {objective!r} is not registered here: --import its module?"
+    return UserError(f"unknown recipe field {name!r}.{hint}", field=name)
 
 
 def _coefficients(recipe: Recipe, overrides: Mapping[str, Any]) -> Coefficients:

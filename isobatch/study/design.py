@@ -17,7 +17,6 @@ from isobatch.errors import UserError, nearest
 from isobatch.presets import preset
 from isobatch.recipe import Recipe, check_budget, toml
 from isobatch.recipe.checks import Bound, Count, Names, Positive, Whole, as_field, refuse_misfits
-from isobatch.registry import ALGORITHMS
 from isobatch.run.store import safe_name
 from isobatch.scaling import SIZES
 
@@ -105,9 +104,6 @@ class Study:
 
     def __post_init__(self) -> None:
         refuse_misfits(self)
-        if self.algo not in ALGORITHMS:
-            hint = nearest(self.algo, list(ALGORITHMS))
-            raise UserError(f"unknown algorithm {self.algo!r}.{hint}", field="algo")
         _check_names(self)
         for name in ("total_timesteps", "seed", "env"):
             for arm, fields in ({"[base]": self.base} | self.arms).items():
@@ -157,7 +153,11 @@ class Study:
         sizes = {name: own[name] for name in SIZES if name in own}
         rest = {name: own[name] for name in own if name not in (*sizes, "rescale_from", "hold")}
         moved = tuned.rescale(**sizes).recipe
-        return moved.replace(**{name: tuned.values[name] for name in held}, **rest)
+        known = tuned.values
+        for name in held:
+            if name not in known:
+                raise UserError(f"it holds {name!r}.{nearest(str(name), list(known))}", field=name)
+        return moved.replace(**{name: known[name] for name in held}, **rest)
 
     def check(self, trusted: tuple[str, ...] = ()) -> None:
         """Make every recipe, so that a mistake is found before the first run."""
@@ -323,7 +323,7 @@ def _check_names(study: Study) -> None:
 
 
 def _check_reference(study: Study, arm: str, fields: dict[str, Any]) -> None:
-    """Refuse an arm that is rescaled from none, or holds what no recipe has."""
+    """Refuse an arm that is rescaled from none."""
     reference, held = fields.get("rescale_from"), fields.get("hold", [])
     if reference is None:
         if held:
@@ -335,10 +335,6 @@ def _check_reference(study: Study, arm: str, fields: dict[str, Any]) -> None:
             f"arm {arm!r} is rescaled from {reference!r}, which is no arm with a batch of its own."
             f"{nearest(str(reference), others)}"
         )
-    known = Recipe(env="").values
-    for name in held:
-        if name not in known:
-            raise UserError(f"arm {arm!r} holds {name!r}.{nearest(str(name), list(known))}")
 
 
 def _refuse_unknown(found: dict[str, Any], known: set[str], source: str, what: str) -> None:

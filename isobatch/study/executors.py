@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from isobatch.errors import UserError
+from isobatch.registry import IMPORTS
 from isobatch.study.worker import DISK_FULL, work
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -145,7 +146,7 @@ class RayExecutor:
         ray.init(
             log_to_driver=False,
             logging_level=logging.ERROR,
-            runtime_env={"env_vars": ONE_THREAD},
+            runtime_env={"env_vars": ONE_THREAD | _imports()},
             **settings,
         )
         self._task = ray.remote(num_cpus=1, max_retries=0)(_ray_work)
@@ -157,6 +158,11 @@ class RayExecutor:
     def close(self) -> None:
         """Leave the cluster, ending one that was started here."""
         self._ray.shutdown()
+
+
+def _imports() -> dict[str, str]:
+    """Return what tells workers on other machines which modules to import."""
+    return {IMPORTS: os.environ[IMPORTS]} if IMPORTS in os.environ else {}
 
 
 def _ray_work(root: str) -> None:

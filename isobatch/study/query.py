@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import UserError
 from isobatch.recipe import Recipe
+from isobatch.study.design import Cell, Study
 from isobatch.study.queue import Queue
 from isobatch.study.results import Results
 
@@ -82,10 +83,16 @@ def _study_runs(root: Path) -> list[dict[str, Any]]:
                 "training_return": result.training_return if result else None,
                 "env_steps": result.env_steps if result else None,
                 "run_seconds": result.seconds if result else None,
-                **_recipe_columns(results.study.recipe(cell)),
+                **_recipe_columns(_recipe(results.study, cell, queue.run_path(cell))),
             }
         )
     return rows
+
+
+def _recipe(study: Study, cell: Cell, path: Path) -> Recipe:
+    """Return a run's recipe as it was run, else as it would be."""
+    file = path / "recipe.toml"
+    return Recipe.load(file) if file.exists() else study.recipe(cell)
 
 
 def _folder_runs(root: Path) -> list[dict[str, Any]]:
@@ -108,7 +115,9 @@ def _recipe_columns(recipe: Recipe) -> dict[str, Any]:
 
 
 def _create_runs(database: duckdb.DuckDBPyConnection, runs: list[dict[str, Any]]) -> None:
-    names = list(runs[0])
+    # A run may have coefficients of its own objective that others lack.
+    names = list(dict.fromkeys(name for run in runs for name in run))
+    runs = [dict.fromkeys(names) | run for run in runs]
     kinds = {
         name: next((type(run[name]) for run in runs if run[name] is not None), str)
         for name in names

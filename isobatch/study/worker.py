@@ -16,6 +16,7 @@ from pathlib import Path
 
 from isobatch.errors import DamagedFile, InUse, UserError, is_disk_full, one_line
 from isobatch.recipe import Recipe
+from isobatch.registry import import_for_worker
 from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, Lost, Queue, Result, sha256
 
 WAIT_SECONDS = 1.0
@@ -33,6 +34,7 @@ def work(root: str | Path) -> None:
 
     A cell whose worker vanished becomes free again, so a worker waits for the others to finish.
     """
+    import_for_worker()
     queue = Queue.open(root)
     while not queue.is_finished:
         claim = queue.claim()
