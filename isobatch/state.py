@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isobatch import __version__
 from isobatch.advantages import AdvantageMoments
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.experience import EpisodeTracker
@@ -166,6 +167,7 @@ class TrainState:
     def numbers(self) -> dict[str, Any]:
         """Return everything else of the state, as plain data."""
         return {
+            "version": __version__,
             "counters": asdict(self.counters),
             "episodes": self.episodes.state_dict(),
             "advantage_moments": self.advantage_moments.state_dict(),

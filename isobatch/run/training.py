@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from isobatch import algos
+from isobatch import __version__, algos
 from isobatch.envs import MakeEnv
 from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError
@@ -25,6 +25,8 @@ from isobatch.run.sinks import Sink, terminal
 from isobatch.state import TrainState
 
 Encoder = EncoderFactory | torch.nn.Module
+READABLE = ("0.1.0", "0.2.0")
+"""Versions whose checkpoints this one goes on from."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,8 @@ def resume(
         check_budget(recipe)
         algos.check(recipe)
         checkpoint = directory.last_checkpoint()
-        if checkpoint and "batch" not in checkpoint[1]:
-            raise UserError(f"{path} was begun by an older version, which kept less: train it anew")
+        if checkpoint:
+            _check_version(path, checkpoint[1])
         device = choose_device(recipe.machine.device)
         environments = Environments(recipe, make_env, device, checkpoint[1] if checkpoint else None)
         try:
@@ -143,6 +145,17 @@ def resume(
             environments.close()
     finally:
         directory.release()
+
+
+def _check_version(path: str | Path, numbers: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint that this version cannot go on from, naming both versions."""
+    # The first versions did not write theirs; what lacks the batch is older than can be read.
+    written = numbers.get("version", "0.1.0" if "batch" in numbers else "an early 0.1.0")
+    if written not in READABLE:
+        raise UserError(
+            f"{path} was written by Isobatch {written}; this is {__version__}, which goes on with "
+            f"runs of {' and '.join(READABLE)}: train it again, or install that version"
+        )
 
 
 def _heard(sinks: Iterable[Sink], quiet: bool) -> list[Sink]:
