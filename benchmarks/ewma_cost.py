@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from isobatch import envs, machine
-from isobatch.algos import make_learner
+from isobatch.algos import Context, make_learner
 from isobatch.envs.seeds import env_seeds
 from isobatch.experience import Collector
 from isobatch.presets import preset
@@ -37,7 +37,7 @@ class Trial:
         self.state = TrainState.begin(recipe, *layouts, torch.device("cpu"))
         chunk_size = chunk_rows(self.env.observation_layout.image)
         self.collector = Collector(self.env, torch.device("cpu"), chunk_size)
-        self.learner = make_learner(self.state, recipe, chunk_size, scratch)
+        self.learner = make_learner(Context(self.state, chunk_size, scratch))
 
     def iterate(self, count: int) -> tuple[float, float]:
         """Return (seconds, seconds of them learning) of `count` iterations."""
@@ -50,7 +50,9 @@ class Trial:
                 self.recipe.batch.n_steps,
             )
             collected = time.perf_counter()
-            self.learner.learn(rollout)
+            learned = self.learner.learn(rollout)
+            if learned.phase_iterations is not None:
+                self.state.counters.phase_iterations = learned.phase_iterations
             learning += time.perf_counter() - collected
         return time.perf_counter() - began, learning
 

@@ -10,13 +10,14 @@ from collections import Counter
 
 from isobatch.errors import UserError
 from isobatch.presets import PRESETS, family_preset
-from isobatch.recipe import ALGORITHMS, Recipe
+from isobatch.recipe import Recipe
+from isobatch.registry import ALGORITHMS
 from isobatch.scaling import rescale
 
 
 def draw_recipe(source: random.Random) -> Recipe:
     """Return a preset with its batch and hyperparameters drawn anew, over many decades."""
-    algo = source.choice(ALGORITHMS)
+    algo = source.choice(list(ALGORITHMS))
     recipe = family_preset(source.choice(list(PRESETS)), "Some-v1", algo)
     batch = draw_batch(source)
     if algo in ("a2c", "reinforce"):

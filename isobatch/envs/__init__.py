@@ -33,26 +33,7 @@ def make(
 
     from isobatch.envs.catalog import resolve
 
-    source = resolve(recipe.env)
-    settings = recipe.environment
-    if source.maker == "envpool":
-        from isobatch.envs.pool import PoolEnv
-
-        return PoolEnv(
-            source.id,
-            seeds,
-            threads=settings.env_threads,
-            episodic_life=settings.episodic_life and training,
-            sign_rewards=settings.sign_rewards and training,
-            options=settings.options,
-        )
-    if source.maker == "tensor":
-        from isobatch.envs.tensor import BUILT_IN, TensorAdapter
-
-        return TensorAdapter(BUILT_IN[source.id](len(seeds)), recipe.env, seeds)
-    from isobatch.envs.gym import from_id
-
-    return from_id(source.id, seeds, settings.vectorization, settings.options)
+    return resolve(recipe.env).make(seeds, recipe.environment, training)
 
 
 def inspect(make_env: MakeEnv) -> tuple[MakeEnv, int | None]:

@@ -2,74 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
-from typing import Literal
+from collections.abc import Callable
+from typing import NamedTuple
 
-from isobatch.envs.pool import pool_registry
-from isobatch.envs.tensor import BUILT_IN
+from isobatch.envs import gym, pool, tensor
+from isobatch.envs.step import BatchedEnv
 from isobatch.errors import UserError, nearest
+from isobatch.recipe import Environment
 
-POOL_FAMILIES = {
-    "envpool.classic_control": "classic",
-    "envpool.box2d": "box2d",
-    "envpool.toy_text": "toy-text",
-    "envpool.atari": "atari",
-    "envpool.minigrid": "minigrid",
-    "envpool.mujoco.gym": "mujoco",
-    "envpool.mujoco.dmc": "dmc",
-    "envpool.mujoco.playground": "playground",
-    "envpool.mujoco.robotics": "robotics",
-    "envpool.mujoco.metaworld": "metaworld",
-    "envpool.mujoco.myosuite": "myosuite",
-    "envpool.highway": "highway",
-    "envpool.vizdoom": "vizdoom",
-    "envpool.jumanji": "jumanji",
-    "envpool.gfootball": "gfootball",
-    "envpool.pgx": "pgx",
+
+class Maker(NamedTuple):
+    """A source of environments: a module with these two functions."""
+
+    ids: Callable[[], dict[str, str]]
+    """Its ids, and the family of each."""
+    make: Callable[[str, list[int], Environment, bool], BatchedEnv]
+    """(id, seeds, settings, whether to train or to evaluate) -> environments, one per seed."""
+
+
+MAKERS = {
+    "envpool": Maker(pool.ids, pool.make),
+    "gymnasium": Maker(gym.ids, gym.make),
+    "tensor": Maker(tensor.ids, tensor.make),
 }
-GYMNASIUM_FAMILIES = {
-    "gymnasium.envs.classic_control": "classic",
-    "gymnasium.envs.box2d": "box2d",
-    "gymnasium.envs.toy_text": "toy-text",
-    "gymnasium.envs.mujoco": "mujoco",
-}
+"""By the prefix of an id, `maker:Id`."""
+UNPREFIXED = ("envpool", "gymnasium")
+"""Who is asked for an id without a prefix, in this order."""
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Where an environment comes from."""
 
-    maker: Literal["envpool", "gymnasium", "tensor", "python"]
+    maker: str
     id: str
     family: str
 
-
-@cache
-def pool_ids() -> dict[str, str]:
-    """Return EnvPool's ids and their families."""
-    return {env_id: _pool_family(env_id, spec[0]) for env_id, spec in pool_registry().items()}
-
-
-def gymnasium_ids() -> dict[str, str]:
-    """Return Gymnasium's registered ids and their families."""
-    import gymnasium
-
-    return {
-        env_id: _gymnasium_family(str(spec.entry_point))
-        for env_id, spec in gymnasium.registry.items()
-    }
+    def make(self, seeds: list[int], settings: Environment, training: bool) -> BatchedEnv:
+        """Make its environments, one per seed."""
+        return MAKERS[self.maker].make(self.id, seeds, settings, training)
 
 
 def families() -> dict[str, list[str]]:
-    """Return every family with its ids; Gymnasium's only where EnvPool lacks them."""
+    """Return every family with its ids, each as `resolve` takes it and from its first maker."""
     listed: dict[str, list[str]] = {}
-    for env_id, family in pool_ids().items():
-        listed.setdefault(family, []).append(env_id)
-    for env_id, family in gymnasium_ids().items():
-        if env_id not in pool_ids():
-            listed.setdefault(family, []).append(f"gymnasium:{env_id}")
-    listed["tensor"] = [f"tensor:{env_id}" for env_id in BUILT_IN]
+    known: set[str] = set()
+    for name, maker in MAKERS.items():
+        first = name == UNPREFIXED[0]
+        for env_id, family in maker.ids().items():
+            if name not in UNPREFIXED or env_id not in known:
+                listed.setdefault(family, []).append(env_id if first else f"{name}:{env_id}")
+        known |= set(maker.ids())
     return listed
 
 
@@ -80,20 +62,15 @@ def resolve(env_id: str) -> Source:
     `module:Id` imports the module first, as Gymnasium does.
     """
     prefix, colon, rest = env_id.partition(":")
-    if prefix == "tensor" and colon:
-        if rest not in BUILT_IN:
-            raise UserError(f"no tensor environment {rest!r}; there is {', '.join(BUILT_IN)}")
-        return Source("tensor", rest, "tensor")
-    if colon and prefix != "gymnasium":
+    if colon and prefix not in MAKERS:
         return Source("gymnasium", env_id, "gymnasium")
-    if not colon and env_id in pool_ids():
-        return Source("envpool", env_id, pool_ids()[env_id])
-    name = rest if colon else env_id
-    known = gymnasium_ids()
-    if name in known:
-        return Source("gymnasium", name, known[name])
-    everything = list(known) if colon else [*pool_ids(), *known]
-    raise UserError(f"unknown environment {env_id!r}.{nearest(name, everything)}")
+    name, asked = (rest, [prefix]) if colon else (env_id, list(UNPREFIXED))
+    for maker in asked:
+        family = MAKERS[maker].ids().get(name)
+        if family is not None:
+            return Source(maker, name, family)
+    everything = [known for maker in asked for known in MAKERS[maker].ids()]
+    raise UserError(f"unknown environment {env_id!r}.{nearest(name, everything)}", field="env")
 
 
 def require_trusted(env_id: str, given: str | None) -> None:
@@ -103,18 +80,5 @@ def require_trusted(env_id: str, given: str | None) -> None:
     not a recipe file's.
     """
     prefix, colon, _ = env_id.partition(":")
-    if colon and prefix not in ("gymnasium", "tensor", "python") and given != env_id:
+    if colon and prefix not in (*MAKERS, "python") and given != env_id:
         raise UserError(f"the recipe's env {env_id!r} imports a module: confirm it with --env")
-
-
-def _pool_family(env_id: str, module: str) -> str:
-    if module == "envpool.procgen":
-        return "procgen-easy" if "Easy" in env_id else "procgen-hard"
-    return POOL_FAMILIES.get(module, module.rpartition(".")[2])
-
-
-def _gymnasium_family(entry_point: str) -> str:
-    for module, family in GYMNASIUM_FAMILIES.items():
-        if entry_point.startswith(module):
-            return family
-    return "gymnasium"

@@ -15,6 +15,14 @@ from torch import Tensor
 from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
 from isobatch.envs.step import Observation, Step, owned
 from isobatch.errors import UserError, one_line
+from isobatch.recipe import Environment
+
+FAMILIES = {
+    "gymnasium.envs.classic_control": "classic",
+    "gymnasium.envs.box2d": "box2d",
+    "gymnasium.envs.toy_text": "toy-text",
+    "gymnasium.envs.mujoco": "mujoco",
+}
 
 
 class GymEnv:
@@ -89,6 +97,23 @@ class GymEnv:
             for part, tensor in self.observation_layout.encode(single).items():
                 final[part][index] = tensor[0]
         return final
+
+
+def ids() -> dict[str, str]:
+    """Return Gymnasium's registered ids and their families."""
+    return {env_id: _family(str(spec.entry_point)) for env_id, spec in gymnasium.registry.items()}
+
+
+def make(env_id: str, seeds: list[int], settings: Environment, training: bool) -> GymEnv:
+    """Make Gymnasium's environments, which evaluate as they train."""
+    return from_id(env_id, seeds, settings.vectorization, settings.options)
+
+
+def _family(entry_point: str) -> str:
+    for module, family in FAMILIES.items():
+        if entry_point.startswith(module):
+            return family
+    return "gymnasium"
 
 
 def from_id(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,26 @@ from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.envs.step import Observation, Step
 from isobatch.errors import UserError, nearest, one_line
 from isobatch.machine import one_core, thread_ids
+from isobatch.recipe import Environment
+
+FAMILIES = {
+    "envpool.classic_control": "classic",
+    "envpool.box2d": "box2d",
+    "envpool.toy_text": "toy-text",
+    "envpool.atari": "atari",
+    "envpool.minigrid": "minigrid",
+    "envpool.mujoco.gym": "mujoco",
+    "envpool.mujoco.dmc": "dmc",
+    "envpool.mujoco.playground": "playground",
+    "envpool.mujoco.robotics": "robotics",
+    "envpool.mujoco.metaworld": "metaworld",
+    "envpool.mujoco.myosuite": "myosuite",
+    "envpool.highway": "highway",
+    "envpool.vizdoom": "vizdoom",
+    "envpool.jumanji": "jumanji",
+    "envpool.gfootball": "gfootball",
+    "envpool.pgx": "pgx",
+}
 
 
 class PoolEnv:
@@ -115,6 +136,30 @@ def pool_registry() -> dict[str, Any]:
     from envpool.registration import registry
 
     return registry.specs
+
+
+@cache
+def ids() -> dict[str, str]:
+    """Return EnvPool's ids and their families."""
+    return {env_id: _family(env_id, spec[0]) for env_id, spec in pool_registry().items()}
+
+
+def make(env_id: str, seeds: list[int], settings: Environment, training: bool) -> PoolEnv:
+    """Make EnvPool's environments; to evaluate, Atari plays whole games for their own score."""
+    return PoolEnv(
+        env_id,
+        seeds,
+        threads=settings.env_threads,
+        episodic_life=settings.episodic_life and training,
+        sign_rewards=settings.sign_rewards and training,
+        options=settings.options,
+    )
+
+
+def _family(env_id: str, module: str) -> str:
+    if module == "envpool.procgen":
+        return "procgen-easy" if "Easy" in env_id else "procgen-hard"
+    return FAMILIES.get(module, module.rpartition(".")[2])
 
 
 def _make_pool(env_id: str, seeds: list[int], threads: int, arguments: dict[str, Any]) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.envs.step import Observation, Step, owned
 from isobatch.errors import UserError
+from isobatch.recipe import Environment
 
 
 class TensorEnv(Protocol):
@@ -142,3 +143,13 @@ class TensorCartPole:
 
 BUILT_IN = {"CartPole-v1": TensorCartPole}
 """Tensor environments by id, given on the command line as tensor:Id."""
+
+
+def ids() -> dict[str, str]:
+    """Return the built-in ids, which are a family of their own."""
+    return dict.fromkeys(BUILT_IN, "tensor")
+
+
+def make(env_id: str, seeds: list[int], settings: Environment, training: bool) -> TensorAdapter:
+    """Make a built-in environment as wide as there are seeds."""
+    return TensorAdapter(BUILT_IN[env_id](len(seeds)), f"tensor:{env_id}", seeds)
