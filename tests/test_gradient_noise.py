@@ -9,7 +9,7 @@ from torch import nn
 
 import isobatch
 from isobatch import Recipe, UserError
-from isobatch.algos.estimates import change_at_half, estimate, normalized
+from isobatch.algos.estimates import advantages_and_targets, change_at_half, normalized
 from isobatch.experience import Rollout
 from isobatch.noise import online
 from isobatch.noise.clusters import Clusters
@@ -30,7 +30,7 @@ class Case:
         self.recipe = PLAIN.replace(**settings)
         self.state = begin(self.recipe, actions)
         self.rollout = experience(self.state)
-        self.raw, _ = estimate(self.state, self.rollout)
+        self.raw, _ = advantages_and_targets(self.state, self.rollout)
         self.advantages = normalized(self.state, self.raw, self.rollout)
         self.change = change_at_half(self.state, self.raw, self.rollout)
         self.valid = self.rollout.valid
@@ -175,10 +175,10 @@ def test_advantages_change_at_half_as_those_of_a_rollout_cut_there(finals, norma
     if finals:
         values = torch.randn(STEPS, ENVS, generator=torch.Generator().manual_seed(1))
         rollout = replace(rollout, final_values=torch.where(rollout.truncated, values, 0))
-    raw, _ = estimate(state, rollout)
+    raw, _ = advantages_and_targets(state, rollout)
     normalized(state, raw, rollout)
     half = STEPS // 2
-    shorter, _ = estimate(state, cut(rollout, half))
+    shorter, _ = advantages_and_targets(state, cut(rollout, half))
     unit = float(raw[rollout.valid].std(correction=0)) if normalization == "batch" else 1.0
     change = change_at_half(state, raw, rollout)
     expected = (shorter - raw[:half]) / unit

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hand_made import ENVS, OBSERVATIONS, PLAIN, STEPS, begin, experience, learn, made, weights
 
-from isobatch.algos.estimates import estimate
+from isobatch.algos.estimates import advantages_and_targets
 from isobatch.algos.ppg import Ppg
 from isobatch.algos.ppo import Ppo
 from isobatch.errors import UserError
@@ -88,7 +88,7 @@ def test_the_auxiliary_phase_is_the_papers(architecture, tmp_path):
 
 
 def value_targets(recipe, rollout):
-    return estimate(begin(recipe), rollout)[1][rollout.valid]
+    return advantages_and_targets(begin(recipe), rollout)[1][rollout.valid]
 
 
 def test_the_optimisers_are_apart_and_each_is_kept(tmp_path):

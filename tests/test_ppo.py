@@ -143,7 +143,7 @@ def test_chunks_do_not_change_what_is_learned(algo, actions):
 def test_statistics_of_the_first_step_by_hand():
     recipe = PLAIN.replace(advantage_normalization="none")
     rollout = own_rollout(recipe)
-    advantages, targets = ppo.estimate(begin(recipe), rollout)
+    advantages, targets = ppo.advantages_and_targets(begin(recipe), rollout)
     raw, wanted = advantages[rollout.valid], targets[rollout.valid]
     _, statistics = learned(recipe, [rollout])
     errors = wanted - rollout.values[:-1][rollout.valid]
@@ -180,7 +180,7 @@ def test_exact_kl_penalty_is_between_the_proximal_policy_and_the_current_one(alg
         acted = torch.distributions.Categorical(logits=rollout.params[valid])
     kl = torch.distributions.kl_divergence(acted, current)
     log_ratio = current.log_prob(rollout.actions[valid].squeeze(1)) - rollout.logp[valid]
-    advantages = ppo.estimate(state, rollout)[0][valid]
+    advantages = ppo.advantages_and_targets(state, rollout)[0][valid]
     statistics = learn(made(ppo.Ppo, state, recipe, 1000), rollout)
     expected = (2 * kl - log_ratio.exp() * advantages).mean()
     assert kl.mean() > 0.01
@@ -286,7 +286,7 @@ def test_minibatch_of_one_row_is_not_normalised_by_anothers_moments():
     recipe = PLAIN.replace(advantage_normalization="minibatch")
     state = begin(recipe)
     rollout = experience(state)
-    advantages, targets = ppo.estimate(state, rollout)
+    advantages, targets = ppo.advantages_and_targets(state, rollout)
     gathering = ppo.Gathering(state, rollout, advantages, targets, 0.2)
     alone = torch.tensor([3])
     gathering.begin_minibatch(alone)
@@ -301,7 +301,9 @@ def test_ewma_normalisation_remembers_the_last_iterations():
     rollouts = [experience(begin(recipe), seed) for seed in (0, 1)]
     rollouts[0] = scaled(rollouts[0], 10.0)
     state, _ = learned(recipe, rollouts)
-    old, new = (ppo.estimate(state, each)[0][each.valid].double() for each in rollouts)
+    old, new = (
+        ppo.advantages_and_targets(state, each)[0][each.valid].double() for each in rollouts
+    )
     weight = 0.5 * len(old) + len(new)
     mean = (0.5 * old.sum() + new.sum()) / weight
     square = (0.5 * old.square().sum() + new.square().sum()) / weight
@@ -313,7 +315,7 @@ def test_batch_normalisation_forgets_them():
     recipe = PLAIN.replace(advantage_decay=0.5)
     rollouts = [experience(begin(recipe), seed) for seed in (0, 1)]
     state, _ = learned(recipe, rollouts)
-    raw = ppo.estimate(state, rollouts[1])[0][rollouts[1].valid]
+    raw = ppo.advantages_and_targets(state, rollouts[1])[0][rollouts[1].valid]
     assert state.advantage_moments.mean == pytest.approx(raw.mean().item(), abs=1e-6)
 
 
@@ -392,7 +394,9 @@ def hand_made(rewards, values, terminated, truncated, valid, first, final_values
 def test_same_step_resets_give_the_advantages_of_next_step_ones(normalize_rewards):
     recipe = PLAIN.replace(normalize_rewards=normalize_rewards, n_envs=1)
     pair = next_and_same_step()
-    (a, a_targets), (b, b_targets) = (ppo.estimate(begin(recipe), each) for each in pair)
+    (a, a_targets), (b, b_targets) = (
+        ppo.advantages_and_targets(begin(recipe), each) for each in pair
+    )
     valid = pair[0].valid
     torch.testing.assert_close(a[valid], b.flatten())
     torch.testing.assert_close(a_targets[valid], b_targets.flatten())

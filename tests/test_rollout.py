@@ -40,7 +40,7 @@ class Collecting:
 
     def advantages(self, rollout):
         """Return environment 0's advantages, transitions only."""
-        advantages, _ = ppo.estimate(self.state, rollout)
+        advantages, _ = ppo.advantages_and_targets(self.state, rollout)
         return advantages[:, 0][rollout.valid[:, 0]]
 
     def value(self, count):

@@ -6,7 +6,7 @@ import torch
 from hand_made import PLAIN, begin, experience, learn, made, weights
 
 from isobatch.algos import Context
-from isobatch.algos.estimates import estimate
+from isobatch.algos.estimates import advantages_and_targets
 from isobatch.algos.ppo import Ppo
 from isobatch.algos.stale import Stale
 
@@ -80,7 +80,7 @@ def test_which_policies_the_loss_compares(loss):
     behav = now if loss == "proximal" else then
     prox = then if loss == "behavior" else now
     eps, valid = recipe.objective.clip_range, rollout.valid
-    a = estimate(plain_state, rollout)[0]
+    a = advantages_and_targets(plain_state, rollout)[0]
     ratio = (now - prox).exp()
     surrogate = torch.minimum(ratio * a, ratio.clamp(1 - eps, 1 + eps) * a)
     expected = -((prox - behav).exp() * surrogate)[valid].mean()
@@ -98,7 +98,7 @@ def test_decoupled_without_a_limit_is_the_importance_sampled_policy_gradient():
     )  # fmt: skip
     state, rollout, _ = moved(recipe)
     by_hand = copy.deepcopy(state)
-    advantages = estimate(copy.deepcopy(state), rollout)[0][rollout.valid]
+    advantages = advantages_and_targets(copy.deepcopy(state), rollout)[0][rollout.valid]
     params, _ = by_hand.model({"vector": rollout.observations["vector"][:-1][rollout.valid]})
     logp = by_hand.model.distribution.log_prob(params, rollout.actions[rollout.valid])
     loss = -((logp - rollout.logp[rollout.valid]).exp() * advantages).mean()

@@ -17,7 +17,7 @@ def training_rewards(state: TrainState, rollout: Rollout) -> Tensor:
     return state.reward_normalizer(rollout.rewards, rollout.first, rollout.valid)
 
 
-def estimate(state: TrainState, rollout: Rollout) -> tuple[Tensor, Tensor]:
+def advantages_and_targets(state: TrainState, rollout: Rollout) -> tuple[Tensor, Tensor]:
     """Normalise rewards where asked, and return (advantages, value targets) [T, N]."""
     gamma, gae_lambda = state.recipe.objective.gamma, state.recipe.objective.gae_lambda
     rewards, terminated = rollout.bootstrapped(training_rewards(state, rollout), gamma)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from isobatch import losses
 from isobatch.algos import ppo
-from isobatch.algos.estimates import estimate
+from isobatch.algos.estimates import advantages_and_targets
 from isobatch.algos.learner import Context, Latest, Learned
 from isobatch.algos.phase import PhaseBatch, PhaseBuffer
-from isobatch.algos.stepping import learning_rate, make_stepper, means
+from isobatch.algos.stepping import learning_rate, make_stepper, mean_statistics
 from isobatch.envs import Observation
 from isobatch.envs.spaces import ObservationLayout
 from isobatch.errors import UserError
@@ -88,7 +88,7 @@ class Ppg:
         if not rollout.n_valid:
             return Learned({})
         settings = self.state.recipe.phasic
-        advantages, targets = estimate(self.state, rollout)
+        advantages, targets = advantages_and_targets(self.state, rollout)
         learned = self.policy.improve(rollout, advantages, targets)
         done = self.state.counters.phase_iterations + 1
         if settings.n_aux_epochs:
@@ -129,7 +129,10 @@ class Ppg:
         self.buffer.clear()
         if state.proximal is not None:
             state.proximal.reset()
-        return means(taken) | {"aux_rows": float(rows), "aux_grad_steps": float(len(taken))}
+        return mean_statistics(taken) | {
+            "aux_rows": float(rows),
+            "aux_grad_steps": float(len(taken)),
+        }
 
     @torch.no_grad()
     def _remember_policy(self) -> None:

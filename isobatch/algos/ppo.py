@@ -9,9 +9,14 @@ import torch
 from torch import Tensor
 
 from isobatch import losses
-from isobatch.algos.estimates import change_at_half, estimate, explained_variance, normalized
+from isobatch.algos.estimates import (
+    advantages_and_targets,
+    change_at_half,
+    explained_variance,
+    normalized,
+)
 from isobatch.algos.learner import Context, Latest, Learned
-from isobatch.algos.stepping import learning_rate, make_stepper, means
+from isobatch.algos.stepping import learning_rate, make_stepper, mean_statistics
 from isobatch.errors import UserError
 from isobatch.experience import Rollout
 from isobatch.models.distributions import Distribution
@@ -61,7 +66,7 @@ class Ppo:
         """Update policy and value function."""
         if not rollout.n_valid:
             return Learned({})
-        return self.improve(rollout, *estimate(self.state, rollout))
+        return self.improve(rollout, *advantages_and_targets(self.state, rollout))
 
     def improve(self, rollout: Rollout, advantages: Tensor, targets: Tensor) -> Learned:
         """The same, with advantages and value targets [T, N] of the caller's."""
@@ -120,12 +125,12 @@ class Ppo:
                 measured = stepper.gradient(rows, rows_of)
                 if _went_too_far(measured["approx_kl"], recipe.objective.target_kl):
                     stop = {"stopped_early": 1.0, "stopped_at_kl": float(measured["approx_kl"])}
-                    return Learned(means(taken) | stop, epoch, len(taken))
+                    return Learned(mean_statistics(taken) | stop, epoch, len(taken))
                 norm = stepper.step(step_size)
                 if state.proximal is not None:
                     state.proximal.update()
                 taken.append(measured | {"grad_norm": torch.tensor(norm)})
-        return Learned(means(taken), recipe.batch.n_epochs, len(taken))
+        return Learned(mean_statistics(taken), recipe.batch.n_epochs, len(taken))
 
     def _value_epochs(
         self, stepper: Stepper, rows_of: Gathering, n_minibatches: int, step_size: float
@@ -136,7 +141,7 @@ class Ppo:
             for rows in rows_of.minibatches(n_minibatches):
                 taken.append(stepper.gradient(rows, rows_of))
                 stepper.step(step_size)
-        return Learned(means(taken), epochs, len(taken))
+        return Learned(mean_statistics(taken), epochs, len(taken))
 
 
 class Gathering:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from isobatch import losses
-from isobatch.algos.estimates import estimate, explained_variance
+from isobatch.algos.estimates import advantages_and_targets, explained_variance
 from isobatch.algos.learner import Context, Latest, Learned
-from isobatch.algos.stepping import learning_rate, make_stepper, means
+from isobatch.algos.stepping import learning_rate, make_stepper, mean_statistics
 from isobatch.experience import Rollout
 from isobatch.models import QNetwork
 from isobatch.recipe import Exploration
@@ -51,7 +51,7 @@ class Pqn:
             return Learned({})
         state, recipe = self.state, self.state.recipe
         stepper = self._stepper(recipe)
-        _, targets = estimate(state, rollout)
+        _, targets = advantages_and_targets(state, rollout)
         step_size = learning_rate(recipe, state.counters.env_steps)
         statistics = {
             "explained_variance": explained_variance(rollout, targets),
@@ -69,7 +69,7 @@ class Pqn:
                 norm = stepper.step(step_size)
                 taken.append(measured | {"grad_norm": torch.tensor(norm)})
         self._explore(state.counters.env_steps + rollout.n_valid)
-        return Learned(statistics | means(taken), epochs, len(taken))
+        return Learned(statistics | mean_statistics(taken), epochs, len(taken))
 
     def close(self) -> None:
         """Hold on to nothing."""

@@ -60,7 +60,7 @@ def learning_rate(recipe: Recipe, env_steps: int) -> float:
     )
 
 
-def means(taken: list[dict[str, Tensor]]) -> dict[str, float]:
+def mean_statistics(taken: list[dict[str, Tensor]]) -> dict[str, float]:
     """Average the minibatches' statistics."""
     if not taken:
         return {}

@@ -49,7 +49,7 @@ class Collector:
         n_envs = self.env.n_envs
         act, distribution = acting(model, prepare, n_envs), model.distribution
         noise = distribution.noise((n_steps, n_envs), self._float, generator).unbind()
-        record = Record(
+        record = Recorder(
             n_steps, self.device, has_images=self.env.observation_layout.image is not None
         )
         record.see(self.observation)
@@ -80,7 +80,7 @@ class Collector:
             raise UserError(f"{self.env.name}, step {self.steps_taken + t}: {error}") from None
 
     def _rollout(
-        self, model: Agent, prepare: Prepare, record: Record, observations: Observation
+        self, model: Agent, prepare: Prepare, record: Recorder, observations: Observation
     ) -> Rollout:
         actions, params = record.stacked("actions"), record.stacked("params")
         terminated, truncated = record.stacked("terminated"), record.stacked("truncated")
@@ -104,7 +104,7 @@ class Collector:
         )
 
     def _values(
-        self, model: Agent, prepare: Prepare, observations: Observation, record: Record
+        self, model: Agent, prepare: Prepare, observations: Observation, record: Recorder
     ) -> Tensor:
         """Return values [T+1, N]: those computed while acting, or all of them now, in chunks."""
         if "values" in record:
@@ -115,7 +115,7 @@ class Collector:
         return values.view(-1, self.env.n_envs)
 
     def _final_values(
-        self, model: Agent, prepare: Prepare, truncated: Tensor, record: Record
+        self, model: Agent, prepare: Prepare, truncated: Tensor, record: Recorder
     ) -> Tensor | None:
         """Value the final observations of truncated episodes, where they were given apart."""
         if not record.finals:
@@ -138,7 +138,7 @@ class Collector:
         self.first = ended[-1]
         return begins
 
-    def _check_finite(self, record: Record, observations: Observation) -> None:
+    def _check_finite(self, record: Recorder, observations: Observation) -> None:
         """Refuse rewards and observations that are not finite, naming environment and step."""
         before = self.steps_taken
         self._refuse("a reward", {"": record.stacked("reward")}, before + 1)
@@ -171,7 +171,7 @@ class Collector:
         return {part: tensor.to(self.device) for part, tensor in observation.items()}
 
 
-class Record:
+class Recorder:
     """What was seen and done at each step, in order.
 
     Rows are kept as they come and stacked at the end. Beside images they are written in place:

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isobatch.envs.step import Observation
 from isobatch.models.actor_critic import ActorCritic
 from isobatch.models.agent import Agent
 from isobatch.models.encoders import MlpEncoder, ObservationEncoder
 
-Observation = dict[str, Tensor]
 Prepare = Callable[[Observation], Observation]
 Act = Callable[[Observation], tuple[Tensor, Tensor | None]]
 """Observations -> (policy parameters [N, P], values [N] or None), as `ActorCritic.act`."""

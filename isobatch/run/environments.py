@@ -1,4 +1,4 @@
-"""The environments of a run: made for the batch of the moment, and anew when N changes."""
+"""The environments of a run: made for the batch of the moment, and again when N changes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from isobatch.run.loop import OnIteration, run
 from isobatch.run.sinks import Sink, terminal
 from isobatch.state import TrainState
 
-Encoder = EncoderFactory | torch.nn.Module
+EncoderLike = EncoderFactory | torch.nn.Module
 READABLE = ("0.1.0", "0.2.0")
 """Versions whose checkpoints this one goes on from."""
 
@@ -55,7 +55,7 @@ def train(
     algo: str | None = None,
     recipe: Recipe | None = None,
     out: str | Path | None = None,
-    encoder: Encoder | str | None = None,
+    encoder: EncoderLike | str | None = None,
     sinks: Iterable[Sink] = (),
     on_iteration: OnIteration | None = None,
     quiet: bool = False,
@@ -102,7 +102,7 @@ def resume(
     total_timesteps: int | None = None,
     env: str | None = None,
     make_env: MakeEnv | None = None,
-    encoder: Encoder | None = None,
+    encoder: EncoderLike | None = None,
     sinks: Iterable[Sink] = (),
     on_iteration: OnIteration | None = None,
     quiet: bool = False,
@@ -180,7 +180,7 @@ def _recipe(
     return family_preset("python", USERS_OWN, algo or "ppo", **overrides)
 
 
-def _begin(environments: Environments, encoder: Encoder | None) -> TrainState:
+def _begin(environments: Environments, encoder: EncoderLike | None) -> TrainState:
     """Return the state of a run at the batch it begins with."""
     recipe, env = environments.begin, environments.env
     algos.check(recipe, env.observation_layout)

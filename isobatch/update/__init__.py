@@ -1,7 +1,7 @@
 """From rows to a gradient step: partition, sum, divide by the number of rows, clip, step."""
 
 from isobatch.update.compiled import CompiledGradient, worth_compiling
-from isobatch.update.gradient import Call, Evaluate, Gather, Sums, chunk_rows, sums
+from isobatch.update.gradient import Call, Evaluate, Gather, RowSums, chunk_rows, sums
 from isobatch.update.partition import minibatches
 from isobatch.update.step import Stepper
 
@@ -11,7 +11,7 @@ __all__ = [
     "Evaluate",
     "Gather",
     "Stepper",
-    "Sums",
+    "RowSums",
     "chunk_rows",
     "minibatches",
     "sums",

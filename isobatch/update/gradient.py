@@ -25,8 +25,8 @@ Evaluate = Callable[[Call, Any], tuple[Tensor, dict[str, Tensor]]]
 """(model, gathered rows) -> (losses [b], statistics by name, each [b]); pure."""
 
 
-class Sums(NamedTuple):
-    """Sums over some rows."""
+class RowSums(NamedTuple):
+    """RowSums over some rows."""
 
     loss: Tensor
     """Of the losses: a number that can be differentiated."""
@@ -35,7 +35,7 @@ class Sums(NamedTuple):
     """[S]: of each statistic, detached."""
 
 
-def sums(evaluate: Evaluate, call: Call, samples: Any, counted: Tensor | None = None) -> Sums:
+def sums(evaluate: Evaluate, call: Call, samples: Any, counted: Tensor | None = None) -> RowSums:
     """Sum losses and statistics over the rows of `samples`.
 
     `counted` [b] is 1 for rows that count and 0 for padding; without it all count.
@@ -43,8 +43,8 @@ def sums(evaluate: Evaluate, call: Call, samples: Any, counted: Tensor | None = 
     losses, statistics = evaluate(call, samples)
     values = torch.stack([value.detach() for value in statistics.values()])
     if counted is None:
-        return Sums(losses.sum(), list(statistics), values.sum(1))
-    return Sums((losses * counted).sum(), list(statistics), values @ counted)
+        return RowSums(losses.sum(), list(statistics), values.sum(1))
+    return RowSums((losses * counted).sum(), list(statistics), values @ counted)
 
 
 def means(names: Sequence[str], parts: Sequence[Tensor], count: int) -> dict[str, Tensor]:
