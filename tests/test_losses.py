@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from isobatch import losses
 from isobatch.losses import (
     approximate_kl,
     clip_loss,
@@ -154,3 +155,17 @@ def test_approximate_kl_estimates_the_kl():
     assert estimates.min() >= 0
     error = estimates.std().item() / math.sqrt(len(actions))
     assert estimates.mean().item() == pytest.approx(exact, abs=4 * error)
+
+
+@pytest.mark.parametrize("name", ["clip", "kl", "pg", "value"])
+def test_a_column_where_a_row_belongs_is_refused_and_not_broadcast(name):
+    """[B] against [B, 1] would give [B, B] losses, whose mean is still a number."""
+    row, column = torch.zeros(5), torch.zeros(5, 1)
+    calls = {
+        "clip": lambda: losses.clip_loss(row, row, row, column, 0.2),
+        "kl": lambda: losses.kl_loss(row, row, row, row, 1.0, kl=column),
+        "pg": lambda: losses.policy_gradient_loss(row, column),
+        "value": lambda: losses.value_loss(column, row),
+    }
+    with pytest.raises(ValueError, match=r"all \[B\]; got .*\(5, 1\)"):
+        calls[name]()
