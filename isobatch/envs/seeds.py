@@ -7,6 +7,7 @@ but one of their environments.
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 RUNS = 1 << 15
 """Run seeds below this get disjoint environment seeds, by construction."""
@@ -41,6 +42,12 @@ def evaluation_seeds(run_seed: int, count: int, seed: int) -> list[int]:
     first = seed * (ENVIRONMENTS - EVALUATION) // EVALUATIONS
     numbers = (first + np.arange(count)) % (ENVIRONMENTS - EVALUATION)
     return [env_seeds(run_seed, 1, EVALUATION + int(number))[0] for number in numbers]
+
+
+def mixed_generator(*numbers: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return random numbers that depend on all of `numbers`, and on nothing else."""
+    mixed = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
+    return torch.Generator(device).manual_seed(int(mixed[0]))
 
 
 def _scramble(value: int) -> int:

@@ -2,6 +2,7 @@
 
 from isobatch.experience.collect import Collector, chunked
 from isobatch.experience.episodes import EpisodeScores, EpisodeTracker
+from isobatch.experience.play import Evaluation, play
 from isobatch.experience.rollout import BY_STEP, Rollout, concatenate
 
 __all__ = [
@@ -9,7 +10,9 @@ __all__ = [
     "Collector",
     "EpisodeScores",
     "EpisodeTracker",
+    "Evaluation",
     "Rollout",
     "chunked",
     "concatenate",
+    "play",
 ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import Tensor, nn
 
@@ -25,3 +27,15 @@ class Agent(nn.Module, ABC):
     @abstractmethod
     def values(self, observation: dict[str, Tensor]) -> Tensor:
         """Return values [B]."""
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Keep layers from drawing random numbers or averaging over what passes through them."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training

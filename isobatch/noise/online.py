@@ -8,18 +8,18 @@ the rollout's two halves what rollouts half as long would give.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isobatch import losses
+from isobatch.envs.seeds import mixed_generator
 from isobatch.experience import Rollout
 from isobatch.models import ActorCritic, Agent
 from isobatch.models.acting import Prepare
+from isobatch.models.agent import evaluation_mode
 from isobatch.noise.estimators import squared_gradient, two_batch_trace, variance
 from isobatch.recipe import Recipe
 from isobatch.update import minibatches
@@ -289,14 +289,14 @@ def probe(
     """
     began = time.perf_counter()
     assert isinstance(model, ActorCritic)
-    with _evaluation_mode(model.actor):
+    with evaluation_mode(model.actor):
         measured = measure(
             PolicyGradient(model, prepare, rollout, chunk_size),
             rollout.valid,
             advantages,
             change,
             n_minibatches,
-            _generator(*seed),
+            mixed_generator(*seed),
         )
     averages.update(measured)
     return {
@@ -305,24 +305,6 @@ def probe(
         **averages.columns,
         "probe_seconds": time.perf_counter() - began,
     }
-
-
-@contextmanager
-def _evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Keep layers from drawing random numbers or averaging over what passes through them."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
-
-
-def _generator(seed: int, iterations: int) -> torch.Generator:
-    """Return random numbers of the probe's own, the same after a resume."""
-    mixed = np.random.SeedSequence((seed, iterations)).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(mixed[0]))
 
 
 def _dot(one: Tensor, other: Tensor) -> float:

@@ -208,6 +208,27 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """Playing the policy while it trains, in environments of its own."""
+
+    eval_marks: Whole = 0
+    """Evaluate at the start and at this many equal parts of the budget; 0 never. The same
+    environment steps for every batch, so that learning curves compare."""
+    eval_every: Whole = 0
+    """Instead of eval_marks: evaluate every so many environment steps."""
+    eval_episodes: Count = 16
+    """Whole episodes of each evaluation."""
+
+    def marks(self, total_timesteps: int) -> list[int]:
+        """Return the environment steps at which the policy is evaluated, ascending from 0."""
+        if self.eval_every:
+            return list(range(0, total_timesteps + 1, self.eval_every))
+        if not self.eval_marks:
+            return []
+        return [round(k * total_timesteps / self.eval_marks) for k in range(self.eval_marks + 1)]
+
+
+@dataclass(frozen=True)
 class Exploration:
     """PQN's random actions."""
 
@@ -278,6 +299,7 @@ class Recipe:
     objective: Objective = field(default_factory=Objective)
     reshape: Reshape = field(default_factory=Reshape)
     probe: Probe = field(default_factory=Probe)
+    evaluation: Evaluation = field(default_factory=Evaluation)
     phasic: Phasic = field(default_factory=Phasic)
     exploration: Exploration = field(default_factory=Exploration)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -289,6 +311,8 @@ class Recipe:
     def __post_init__(self) -> None:
         refuse_misfits(self)
         parse_schedule(self.reshape.batch_schedule, self.total_timesteps)
+        if self.evaluation.eval_marks and self.evaluation.eval_every:
+            raise UserError("give eval_marks or eval_every, not both", field="eval_every")
         _check_algorithm(self)
 
     @property

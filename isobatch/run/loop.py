@@ -19,6 +19,7 @@ from isobatch.noise import online
 from isobatch.recipe import Recipe
 from isobatch.run import policy
 from isobatch.run.environments import Environments
+from isobatch.run.evaluation import Marks
 from isobatch.run.interrupt import stop_requests
 from isobatch.run.sinks import MetricsFile, Sink, Sinks
 from isobatch.run.store import RunDirectory
@@ -43,6 +44,7 @@ def run(
     if image:
         machine.keep_freed_memory()
     heard = Sinks([MetricsFile(directory)], sinks)
+    marks = Marks(directory, state, environments.make_env)
     with (
         machine.torch_threads(state.recipe.machine.threads, image),
         stop_requests() as stop_requested,
@@ -50,7 +52,9 @@ def run(
         learner = make_learner(Context(state, environments.chunk_size, directory.path, heard.note))
         heard.start(state.recipe, str(directory.path), state.counters.env_steps)
         try:
-            _iterate(state, environments, learner, heard, keeper, stop_requested, on_iteration)
+            _iterate(
+                state, environments, learner, heard, keeper, marks, stop_requested, on_iteration
+            )
         finally:
             heard.stop()
             learner.close()
@@ -64,30 +68,36 @@ def _iterate(
     learner: Learner,
     sinks: Sinks,
     keeper: Keeper,
+    marks: Marks,
     stop_requested: Callable[[], bool],
     on_iteration: OnIteration | None,
 ) -> None:
     """Move, collect, learn, count, record."""
-    marks = {"resumed": True} if state.counters.restarts else {}
+    first = {"resumed": True} if state.counters.restarts else {}
     columns = (*learner.columns, *(online.COLUMNS if state.recipe.probe_interval else ()))
+    cost = marks.begin(state, environments.env)
+    if cost is not None:
+        sinks.note(cost)
     began = time.perf_counter()
     while state.steps_left >= state.recipe.batch.n_envs:
         # Before it collects, so that what moved is always said in a row.
         moved = environments.move(state)
         rollout = environments.collect(state)
+        began += marks.passed(state, environments.env, rollout.n_valid)  # No time of training's.
         learned = learner.learn(rollout)
         refuse_divergence(state, learned.statistics)
         now = time.perf_counter()
         elapsed, began = now - began, now
         count(state, rollout, learned, environments.made, elapsed)
         statistics = dict.fromkeys(columns) | learned.statistics
-        row = metrics_row(state, rollout, statistics, elapsed) | moved | marks
-        marks = {}
+        row = metrics_row(state, rollout, statistics, elapsed) | moved | first
+        first = {}
         sinks.row(row)
         keeper.keep(state, rollout)
         asked = on_iteration is not None and on_iteration(dict(row)) is False
         if asked or stop_requested():
-            break
+            return
+    marks.finish(state, environments.env)
 
 
 def count(
@@ -161,7 +171,7 @@ class Keeper:
         """Save what is due after an iteration."""
         after = state.counters.env_steps
         if _passes_a_part(state.recipe, after - rollout.n_valid, after):
-            policy.save(self._directory, state, self._environments.env, keep=True)
+            policy.save(self._directory, state, self._environments.env, "part")
         if time.perf_counter() - self._saved > state.recipe.machine.checkpoint_seconds:
             self.checkpoint(state)
 

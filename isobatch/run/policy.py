@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from isobatch import envs
+from isobatch.envs import Observation
 from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import evaluation_seeds
 from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
 from isobatch.errors import UserError
-from isobatch.experience import EpisodeScores
+from isobatch.experience.play import MOST_ENVS, Evaluation, play
 from isobatch.models import Agent, EncoderFactory, make_agent
 from isobatch.normalize import ObservationNormalizer
 from isobatch.recipe import Recipe
@@ -70,6 +71,15 @@ class Policy:
         noise = distribution.noise((len(params),), params, self._generator)
         return distribution.sample(params, noise)
 
+    def actor(self, deterministic: bool = False) -> Callable[[Observation], Tensor]:
+        """Return a function from encoded observations to actions [N, K] in policy form."""
+
+        def act(observation: Observation) -> Tensor:
+            params, _ = self.model.act(self.normalizer(observation))
+            return self.choose(params, deterministic)
+
+        return act
+
     def values(self, observation: Any) -> np.ndarray:
         """Return the values [B] of a batch of observations."""
         with torch.inference_mode():
@@ -83,28 +93,13 @@ class Policy:
         return np.ndim(observation) > len(leaf.shape)
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Returns and lengths of evaluation episodes."""
-
-    returns: list[float]
-    lengths: list[int]
-
-    @property
-    def mean(self) -> float:
-        """Mean return."""
-        return float(np.mean(self.returns))
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the returns."""
-        return float(np.std(self.returns))
-
-
 def save(
-    run: store.RunDirectory, state: TrainState, env: envs.BatchedEnv, keep: bool = False
+    run: store.RunDirectory,
+    state: TrainState,
+    env: envs.BatchedEnv,
+    keep: Literal["last", "part", "best"] = "last",
 ) -> None:
-    """Write the policy file of a run; to `keep` it, one beside that stays."""
+    """Write the policy file of a run: the last, one of a part of the budget, or the best."""
     parts = {
         "model": state.model.state_dict(),
         "observation": state.observation_normalizer.state_dict(),
@@ -171,32 +166,13 @@ def evaluate(
     policy = load(path, encoder)
     recipe = policy.recipe
     require_trusted(recipe.env, env)
-    n_envs = min(episodes, 16)
+    n_envs = min(episodes, MOST_ENVS)
     if make_env is not None:
         make_env, width = envs.inspect(make_env)
         n_envs = width or n_envs
     seeds = evaluation_seeds(recipe.seed, n_envs, seed)
     arena = envs.make(recipe, seeds, make_env=make_env, training=False)
     try:
-        return _play(policy, arena, episodes, deterministic)
+        return play(policy.actor(deterministic), arena, episodes)
     finally:
         arena.close()
-
-
-@torch.inference_mode()
-def _play(policy: Policy, env: envs.BatchedEnv, episodes: int, deterministic: bool) -> Evaluation:
-    quota = np.full(env.n_envs, episodes // env.n_envs)
-    quota[: episodes % env.n_envs] += 1
-    scores = EpisodeScores(env.n_envs)
-    played = Evaluation([], [])
-    observation = env.reset()
-    while quota.any():
-        params, _ = policy.model.act(policy.normalizer(observation))
-        step = env.step(policy.choose(params, deterministic))
-        observation = step.observation
-        for episode in scores.take_in(step.scored[None], step.ended[None], step.valid[None]):
-            if quota[episode.env]:
-                played.returns.append(episode.score)
-                played.lengths.append(episode.length)
-                quota[episode.env] -= 1
-    return played

@@ -2,6 +2,7 @@
 
     recipe.toml          what was asked for
     metrics.jsonl        one row per iteration, append-only
+    evaluations.jsonl    one row per evaluation while training, where there are any
     checkpoints/*        the last two whole states, sealed
     policy.safetensors   what `eval` and `load` use, sealed
     policies/*           the same at parts of the budget, for probing
@@ -21,7 +22,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ from isobatch.recipe import Recipe
 CLOCK_COLUMNS = ("seconds", "steps_per_second", "time", "probe_seconds")
 """Metrics that depend on the clock; all others are the same for the same recipe."""
 KEPT_CHECKPOINTS = 2
+EVALUATIONS = "evaluations.jsonl"
 
 
 def write_sealed(path: Path, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
@@ -181,14 +183,40 @@ class RunDirectory:
         return None
 
     def save_policy(
-        self, tensors: dict[str, Tensor], data: dict[str, Any], keep: bool = False
+        self,
+        tensors: dict[str, Tensor],
+        data: dict[str, Any],
+        keep: Literal["last", "part", "best"] = "last",
     ) -> None:
-        """Write the policy file; to `keep` it, also one that later policies leave alone."""
-        if keep:
-            kept = self.path / "policies" / f"{data['env_steps']:012d}.safetensors"
+        """Write the policy file; of a part of the budget, also one that later ones leave alone.
+
+        The best of the evaluations is a file of its own.
+        """
+        if keep != "last":
+            name = "best" if keep == "best" else f"{data['env_steps']:012d}"
+            kept = self.path / "policies" / f"{name}.safetensors"
             kept.parent.mkdir(exist_ok=True)
             write_sealed(kept, tensors, data)
-        write_sealed(self.path / "policy.safetensors", tensors, data)
+        if keep != "best":
+            write_sealed(self.path / "policy.safetensors", tensors, data)
+
+    def append_evaluation(self, row: dict[str, Any]) -> None:
+        """Add one row to the evaluations, on disk when this returns."""
+        with open(self.path / EVALUATIONS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Return all whole rows of the evaluations, none where there are none."""
+        return read_evaluations(self.path)
+
+    def cut_evaluations(self, env_steps: int) -> None:
+        """Drop evaluations at marks past `env_steps`: they are played again."""
+        if (self.path / EVALUATIONS).exists():
+            rows = [row for row in self.evaluations() if 0 < env_steps >= row["mark"]]
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            write_atomically(self.path / EVALUATIONS, text.encode())
 
     def cut_policies(self, env_steps: int) -> None:
         """Drop kept policies past `env_steps`: they are made again."""
@@ -210,7 +238,16 @@ def read_metrics(path: str | Path, most: int | None = None) -> list[dict[str, An
 
     With `most`, about that many rows evenly spread, the last among them: enough to draw a curve.
     """
-    file = Path(path) / "metrics.jsonl"
+    return _read_rows(Path(path) / "metrics.jsonl", most)
+
+
+def read_evaluations(path: str | Path) -> list[dict[str, Any]]:
+    """Return the rows of a run's evaluations, one a mark; none where it has not been evaluated."""
+    file = Path(path) / EVALUATIONS
+    return _read_rows(file) if file.exists() else []
+
+
+def _read_rows(file: Path, most: int | None = None) -> list[dict[str, Any]]:
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         del lines[-1]

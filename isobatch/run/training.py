@@ -47,6 +47,11 @@ class Run:
         """The run's rows, one per iteration."""
         return store.read_metrics(self.path)
 
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The run's evaluations while training, one row a mark."""
+        return store.read_evaluations(self.path)
+
 
 def train(
     env: str | None = None,
@@ -139,6 +144,7 @@ def resume(
             directory.save_recipe(recipe)
             directory.cut_metrics(state.counters.iterations)
             directory.cut_policies(state.counters.env_steps)
+            directory.cut_evaluations(state.counters.env_steps)
             stopped = run(state, environments, directory, _heard(sinks, quiet), on_iteration)
             return Run(directory.path, interrupted=stopped)
         finally:
