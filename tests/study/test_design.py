@@ -205,4 +205,4 @@ def test_an_arm_may_be_another_at_another_batch():
 def test_a_reference_that_is_none_is_refused(before, after, words):
     assert before in RESCALED
     with pytest.raises(UserError, match=words):
-        from_toml(RESCALED.replace(before, after, 1), "rescaled")
+        from_toml(RESCALED.replace(before, after, 1), "rescaled").check()
