@@ -22,6 +22,8 @@ from isobatch.scaling import SIZES
 
 SCALES = ("laptop", "paper")
 Measure = Literal["score", "curve"]
+MARKS = 16
+"""Evaluations of every run while it trains, beside that of its start."""
 Contrast = str | tuple[str, str]
 """An arm's scores, or the gain of one arm over another, seed by seed."""
 
@@ -97,7 +99,7 @@ class Study:
     base: dict[str, Any] = field(default_factory=dict)
     """Recipe fields all arms share."""
     evaluate: Whole = 100
-    """Episodes the final policy plays for its score; 0 takes the last 100 of training."""
+    """Episodes the final policy plays for its score; 0 takes those of the last mark."""
     claims: tuple[Claim, ...] = ()
     title: str = ""
     note: str = ""
@@ -115,6 +117,14 @@ class Study:
                     )
         for arm, fields in self.arms.items():
             _check_reference(self, arm, fields)
+            for name in ("eval_marks", "eval_every", "eval_episodes"):
+                if name in fields:
+                    raise UserError(
+                        f"arm {arm!r} sets {name}: all arms are evaluated alike; set it in [base]",
+                        field="arms",
+                    )
+        if self.base.get("eval_every") or self.base.get("eval_marks", MARKS) == 0:
+            raise UserError("a study needs eval_marks: its curves compare at marks", field="base")
         for claim in self.claims:
             for arm in claim.arms:
                 if arm not in self.arms:
@@ -144,8 +154,10 @@ class Study:
 
     def _arm(self, arm: str, env: str) -> Recipe:
         """Return an arm's recipe: fields over the preset, or another arm's at another batch."""
-        # One thread to a run: several runs at once use the cores better than one run does.
-        fields: dict[str, Any] = {"threads": 1, "env_threads": 1, **self.base, **self.arms[arm]}
+        # One thread to a run: several runs at once use the cores better than one run does. And
+        # marks always, at the same environment steps in every arm: other curves do not compare.
+        own = {"threads": 1, "env_threads": 1, "eval_marks": MARKS}
+        fields: dict[str, Any] = {**own, **self.base, **self.arms[arm]}
         reference, held = fields.pop("rescale_from", None), fields.pop("hold", [])
         if reference is None:
             return preset(env, fields.pop("algo", self.algo), **fields)

@@ -36,13 +36,17 @@ def estimate(study: Study) -> dict[tuple[str, str], Cost]:
 def run_cost(recipe: Recipe, evaluate: int = 0) -> Cost:
     """Time some steps and learning from them, and multiply.
 
-    How long an episode is cannot be known before: evaluation is taken as a tenth of the acting.
+    How long an episode is cannot be known before: evaluation, while training and after it, is
+    taken as a tenth of the run.
     """
     batch = recipe.batch
     with trial(recipe) as timed:
         step, learn, size = timed.step_seconds(), timed.row_seconds(), timed.weight_bytes
     iterations = recipe.total_timesteps / batch.rollout_size
-    acting = step * (recipe.total_timesteps / batch.n_envs) * (1.1 if evaluate else 1.0)
+    acting = step * (recipe.total_timesteps / batch.n_envs)
     learning = learn * recipe.total_timesteps
+    evaluating = 0.1 * (acting + learning) if evaluate or recipe.evaluation.eval_marks else 0.0
     copies = COPIES + max(0, recipe.machine.keep_policies - 1)
-    return Cost(acting + learning + START_SECONDS, int(iterations * ROW_BYTES + copies * size))
+    return Cost(
+        acting + learning + evaluating + START_SECONDS, int(iterations * ROW_BYTES + copies * size)
+    )

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isobatch.errors import DamagedFile, UserError, one_line
-from isobatch.run.store import safe_name, write_atomically
+from isobatch.run.store import EVALUATIONS, safe_name, write_atomically
 from isobatch.study.design import Cell, Study
 
 LEASE_SECONDS = 60.0
@@ -58,6 +58,8 @@ class Result:
     """How often the run was resumed."""
     metrics_sha256: str
     recipe_sha256: str
+    evaluations_sha256: str = ""
+    """Empty in studies of the first version, whose runs were not evaluated while training."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,9 @@ class Queue:
         for name, expected in (
             ("metrics.jsonl", result.metrics_sha256),
             ("recipe.toml", result.recipe_sha256),
+            (EVALUATIONS, result.evaluations_sha256),
         ):
-            if sha256(self.run_path(cell) / name) != expected:
+            if expected and sha256(self.run_path(cell) / name) != expected:
                 raise DamagedFile(f"{self.run_path(cell) / name} is not what the run left there")
         return result
 

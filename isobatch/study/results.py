@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from isobatch.errors import DamagedFile, UserError
-from isobatch.run.store import read_metrics
+from isobatch.run.store import read_evaluations, read_metrics
 from isobatch.study.design import Cell, Contrast, Measure, Study
 from isobatch.study.queue import Queue, Result, Status
 from isobatch.study.scores import Scale, constants
@@ -109,6 +109,27 @@ class Results:
         steps = [row["env_steps"] for row in rows]
         return np.interp(grid, steps, [float(row[column]) for row in rows], left=np.nan)
 
+    def marks(self, cell: Cell) -> tuple[Floats, Floats]:
+        """Return the env steps at which a run was evaluated while training, and the mean returns.
+
+        They compare between arms, which training returns do not: an episode of length L ends, and
+        so counts, only after N x L steps.
+        """
+        rows = read_evaluations(self.records[cell].path)
+        if not rows:
+            raise UserError(
+                f"{cell}: it was not evaluated while training, and training returns of different "
+                "n_envs do not compare: run it again"
+            )
+        return (
+            np.array([row["mark"] for row in rows], float),
+            np.array([row["episode_return"] for row in rows], float),
+        )
+
+    def learning_curve(self, cell: Cell, grid: Floats) -> Floats:
+        """Return a run's return at the env steps of `grid`, linear between marks."""
+        return np.interp(grid, *self.marks(cell))
+
     @cached_property
     def columns(self) -> list[str]:
         """The numeric metrics that every finished run logged."""
@@ -129,13 +150,8 @@ class Results:
         assert record.result is not None
         if measure == "score":
             return record.result.score
-        rows = self.metrics(record.cell)
-        steps = [row["env_steps"] for row in rows]
-        returns = [row["episode_return"] for row in rows]
-        try:
-            return area_under_curve(steps, returns, self.study.budget)
-        except ValueError as error:
-            raise UserError(f"{record.cell}: {error}") from None
+        steps, returns = self.marks(record.cell)
+        return area_under_curve(steps.tolist(), returns.tolist(), self.study.budget)
 
     def _own_scale(self, env: str) -> Scale:
         values = [v for arm in self.study.arms for v in self.raw(arm, env).values()]

@@ -17,6 +17,7 @@ from pathlib import Path
 from isobatch.errors import DamagedFile, InUse, UserError, is_disk_full, one_line
 from isobatch.recipe import Recipe
 from isobatch.registry import import_for_worker
+from isobatch.run.store import EVALUATIONS
 from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, Lost, Queue, Result, sha256
 
 WAIT_SECONDS = 1.0
@@ -101,11 +102,10 @@ def _train(claim: Lease) -> Result | None:
     if run.interrupted:
         return None
     last = run.metrics[-1]
-    score = last["episode_return"]
     if study.evaluate:
         score = evaluate(path, study.evaluate, env=cell.env).mean
-    if score is None:
-        raise UserError("no episode ended within the budget, so there is no score")
+    else:
+        score = run.evaluations[-1]["episode_return"]
     return Result(
         score=score,
         training_return=last["episode_return"],
@@ -114,6 +114,7 @@ def _train(claim: Lease) -> Result | None:
         restarts=sum(1 for row in run.metrics if row.get("resumed")),
         metrics_sha256=sha256(path / "metrics.jsonl"),
         recipe_sha256=sha256(path / "recipe.toml"),
+        evaluations_sha256=sha256(path / EVALUATIONS),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from pages import Elements
 
 from isobatch.errors import UserError
+from isobatch.run.store import EVALUATIONS
 from isobatch.study import report
 from isobatch.study.design import Cell, Claim, Study, from_toml, load
 from isobatch.study.queue import Queue, Result, sha256
@@ -86,6 +87,11 @@ def write_run(
         for row in range(rows)
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    marks = [
+        {"mark": study.budget * mark // 16, "episode_return": score * mark / 16}
+        for mark in range(17)
+    ]
+    (path / EVALUATIONS).write_text("".join(json.dumps(mark) + "\n" for mark in marks))
     result = Result(
         score=score,
         training_return=lines[-1]["episode_return"],
@@ -94,6 +100,7 @@ def write_run(
         restarts=0,
         metrics_sha256=sha256(path / "metrics.jsonl"),
         recipe_sha256=sha256(path / "recipe.toml"),
+        evaluations_sha256=sha256(path / EVALUATIONS),
     )
     queue_file(root, cell, "done").write_text(json.dumps(dataclasses.asdict(result)))
 
@@ -194,10 +201,8 @@ def test_learning_curves_are_means_over_runs(complete):
     below, above, line = (
         trace for trace in traces if trace["name"] == "8x128" and trace not in runs
     )
-    at = np.linspace(0, 20_000, 101)[1:]
-    curves = [
-        results.curve(Cell("8x128", "Pong-v5", seed), "episode_return", at) for seed in STUDY.seeds
-    ]
+    at = np.linspace(0, 20_000, 101)
+    curves = [results.learning_curve(Cell("8x128", "Pong-v5", seed), at) for seed in STUDY.seeds]
     expected = np.mean(curves, axis=0)
     assert [math.nan if y is None else y for y in line["y"]] == pytest.approx(
         expected, rel=1e-3, abs=1e-4, nan_ok=True

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from isobatch.run.store import EVALUATIONS
 from isobatch.study.design import Cell, Study
 from isobatch.study.queue import Queue, Result, sha256
 
@@ -26,6 +27,11 @@ def finish_study(root: Path, study: Study, score: Callable[[Cell], float]) -> Qu
             for part in (1, 2, 3, 4)
         ]
         (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        marks = [
+            {"mark": study.budget * part // 4, "episode_return": final * part / 4}
+            for part in range(5)
+        ]
+        (path / EVALUATIONS).write_text("".join(json.dumps(row) + "\n" for row in marks))
         claim.finish(
             Result(
                 score=final,
@@ -35,6 +41,7 @@ def finish_study(root: Path, study: Study, score: Callable[[Cell], float]) -> Qu
                 restarts=0,
                 metrics_sha256=sha256(path / "metrics.jsonl"),
                 recipe_sha256=sha256(path / "recipe.toml"),
+                evaluations_sha256=sha256(path / EVALUATIONS),
             )
         )
     return queue

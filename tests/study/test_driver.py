@@ -56,14 +56,16 @@ def test_a_worker_in_this_process_gives_the_same_result_twice(tmp_path):
     assert scores[0] == scores[1]
 
 
-def test_the_score_is_an_evaluation_and_without_one_the_last_training_episodes(tmp_path):
+def test_the_score_is_an_evaluation_and_without_one_of_its_own_the_last_mark(tmp_path):
     queue = study_queue(tmp_path, TOML.replace("evaluate = 2", "evaluate = 0"))
     claim = queue.claim()
     assert claim is not None
     assert run(claim) == "done"
     result = queue.result(claim.cell)
-    assert result.score == result.training_return
-    assert result.score == last_row(queue.run_path(claim.cell))["episode_return"]
+    marks = isobatch.Run(queue.run_path(claim.cell)).evaluations
+    assert len(marks) == 17
+    assert result.score == marks[-1]["episode_return"]
+    assert result.training_return == last_row(queue.run_path(claim.cell))["episode_return"]
 
 
 def test_a_run_that_cannot_train_is_failed_at_once_and_the_others_go_on(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from fakes import finish_study
 
 from isobatch.study.design import from_toml
-from isobatch.study.queue import Queue, sha256
+from isobatch.study.queue import Queue
 from isobatch.study.results import Results
 from isobatch.study.stats import equivalence, mean, van_elteren
 from isobatch.study.verdict import verdicts
@@ -108,15 +108,14 @@ def test_too_few_seeds_leave_it_undecided_and_say_so(tmp_path):
     assert "done: 2, needed: 5" in found.sentence
 
 
-def test_a_run_without_a_training_episode_leaves_its_curve_undecided(tmp_path):
+def test_a_run_that_was_not_evaluated_leaves_its_curve_undecided(tmp_path):
     judged(tmp_path, [claim("b", "a"), claim("b", "a", 'measure = "curve"')], LEVELS)
     queue = Queue.open(tmp_path / "study")
     cell = queue.study.cells[0]
-    path = queue.run_path(cell) / "metrics.jsonl"
-    path.write_text(json.dumps({"env_steps": 400, "iterations": 1, "episode_return": None}) + "\n")
+    (queue.run_path(cell) / "evaluations.jsonl").unlink()
     done = queue._file(cell, "done")
-    done.write_text(json.dumps(json.loads(done.read_text()) | {"metrics_sha256": sha256(path)}))
+    done.write_text(json.dumps(json.loads(done.read_text()) | {"evaluations_sha256": ""}))
     score, curve = verdicts(Results.load(tmp_path / "study"))
     assert score.verdict == "supported"
     assert curve.verdict == "undecided"
-    assert "no episode ended" in curve.sentence
+    assert "was not evaluated while training" in curve.sentence

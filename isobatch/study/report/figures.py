@@ -58,7 +58,7 @@ def learning(
         for index, arm in enumerate(arms)
         for curve in runs[arm].values()
     ]
-    layout = _steps_layout(env, "training return", budget, len(arms))
+    layout = _steps_layout(env, "return of evaluation episodes", budget, len(arms))
     return {"data": [*single, *banded(at, bands, arms)], "layout": layout}
 
 

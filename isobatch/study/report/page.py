@@ -138,7 +138,7 @@ def _means(results: Results) -> dict[str, Any]:
 def _curves(results: Results) -> dict[str, Any]:
     """Return the learning curves, environment by environment."""
     study = results.study
-    at = summary.step_grid(study.budget, summary.CURVE_POINTS)
+    at = np.linspace(0, study.budget, summary.CURVE_POINTS + 1)
     return {
         "fewest": summary.FEWEST_CURVES,
         "drawn": {f"curves-{safe_name(env)}": _learning(results, env, at) for env in study.envs},
@@ -164,10 +164,7 @@ def _metrics(results: Results) -> dict[str, Any]:
 
 
 def _learning(results: Results, env: str, at: Floats) -> Figure:
-    runs = {
-        arm: summary.run_curves(results, arm, env, "episode_return", at)
-        for arm in results.study.arms
-    }
+    runs = {arm: summary.learning_curves(results, arm, env, at) for arm in results.study.arms}
     bands = {arm: summary.mean_band(curves) for arm, curves in runs.items() if curves}
     return figures.learning(env, results.study.budget, runs, bands, at)
 

@@ -117,6 +117,16 @@ def run_curves(results: Results, arm: str, env: str, column: str, at: Floats) ->
     return {seed: curve for seed, curve in curves.items() if not np.isnan(curve).all()}
 
 
+def learning_curves(results: Results, arm: str, env: str, at: Floats) -> dict[int, Floats]:
+    """Return the evaluated returns of an arm's finished runs by seed, {} where there are none."""
+    try:
+        return {
+            seed: results.learning_curve(Cell(arm, env, seed), at) for seed in results.raw(arm, env)
+        }
+    except UserError:
+        return {}  # Runs of the first version, which did not evaluate while training.
+
+
 def mean_curve(curves: dict[int, Floats]) -> Floats:
     """Return the mean over runs, NaN where not all have a value: it is always of the same ones."""
     return np.mean(list(curves.values()), axis=0)
