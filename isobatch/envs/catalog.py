@@ -82,7 +82,7 @@ def resolve(env_id: str) -> Source:
     prefix, colon, rest = env_id.partition(":")
     if prefix == "tensor" and colon:
         if rest not in BUILT_IN:
-            raise UserError(f"no tensor environment {rest!r}; there is {', '.join(BUILT_IN)}")
+            raise UserError(f"unknown tensor environment {rest!r}; there is {', '.join(BUILT_IN)}")
         return Source("tensor", rest, "tensor")
     if colon and prefix != "gymnasium":
         return Source("gymnasium", env_id, "gymnasium")
@@ -104,7 +104,9 @@ def require_trusted(env_id: str, given: str | None) -> None:
     """
     prefix, colon, _ = env_id.partition(":")
     if colon and prefix not in ("gymnasium", "tensor", "python") and given != env_id:
-        raise UserError(f"the recipe's env {env_id!r} imports a module: confirm it with --env")
+        raise UserError(
+            f"the recipe's env {env_id!r} imports a module: allow it with --env {env_id}"
+        )
 
 
 def _pool_family(env_id: str, module: str) -> str:
