@@ -3,7 +3,7 @@
 import argparse
 import ast
 import builtins
-import importlib
+import importlib.util
 import re
 import tomllib
 from pathlib import Path
