@@ -1,35 +1,54 @@
-# Needs Python 3.11 and make; everything else is installed into .venv.
+# Needs Python 3.11 and make. Each target installs what it needs into .venv, once, at the versions
+# of constraints.txt.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
+TORCH := $(shell grep '^torch==' constraints.txt)
+EXTRAS := test lint docs bench dev
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test lint docs wheel-check bench hooks clean
+.NOTPARALLEL:  # one pip at a time
 
-install: $(VENV)/.installed
+install: $(VENV)/.core
 
 # torch first and alone: a pinned version takes the CPU build where an open range would not.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch==2.13.0
-	$(PIP) -e .[test]
+	$(PIP) $(TORCH)
+	$(PIP) -e .
+	touch $@
+
+$(EXTRAS:%=$(VENV)/.%): $(VENV)/.%: $(VENV)/.core
+	$(PIP) -e .[$*]
 	touch $@
 
 demo: install
 	$(BIN)/isobatch train CartPole-v1 --algo ppo-ewma --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
-test: install
+test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
 
-lint: install
+# pyright reads the tests too, and what they import.
+lint: $(VENV)/.test $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --quiet --strict --site-dir site
+
+# The wheel as a user has it: in an environment of its own, away from this folder.
+wheel-check:
+	PYTHON=$(PYTHON) .ci/wheel-check
+
 # About half an hour on two cores; nothing else should run on the machine.
-bench: install
-	$(PIP) -e .[bench]
+bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/speed.py --out docs/results/speed.json
 
+# Lint at every commit.
+hooks: $(VENV)/.dev
+	$(BIN)/pre-commit install
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis

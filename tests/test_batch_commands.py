@@ -38,7 +38,7 @@ def test_a_recipe_or_a_run_is_rescaled_with_reasons(source, command):
     code, said, _ = command(f"rescale {source} --n-envs 16")
     assert code == 0
     assert "256 x 256 = 65,536 rows in 8 minibatches of 8,192 -> 16 x 256 = 4,096" in said
-    assert "c_opt 16, c_iter 16" in said
+    assert "minibatch size: c_opt 16; old / new rollout size: c_iter 16" in said
     rows = {line.split()[0]: line for line in said.splitlines() if line}
     assert rows["learning_rate"].split()[1:3] == ["0.0005", "0.000125"]
     assert rows["proximal_decay"].split()[1:3] == ["0.88889", "0.99225"]
@@ -137,7 +137,7 @@ def test_the_batch_is_drawn_in_text_and_as_an_image(command):
     for words in (
         "rollout: 256 environments x 256 steps = 65,536 rows",
         "minibatches: 8 of 8,192 rows",
-        "updates: 8 x 1 epoch = 8 gradient steps an iteration",
+        "updates: 8 x 1 epoch = 8 gradient steps per iteration",
         "auxiliary phase: 32 rollouts = 2,097,152 rows, 6 epochs",
         "minibatches of 16 x 256 rows",
     ):

@@ -316,7 +316,7 @@ def test_plain_output_says_what_runs_and_how_it_goes(command):
     lines = output.splitlines()
     assert "2 envs x 8 steps" in lines[0]
     assert "steps/s" in lines[1]
-    assert "kept in run" in lines[-1]
+    assert "saved in run" in lines[-1]
 
 
 def test_a_terminal_shows_progress_and_readings(command, monkeypatch):
@@ -324,7 +324,7 @@ def test_a_terminal_shows_progress_and_readings(command, monkeypatch):
     words = [word for word in TINY if word != "--quiet"]
     code, output, complaints = command("train", "CartPole-v1", *words, "--out", "run")
     assert (code, complaints) == (0, "")
-    assert all(reading in output for reading in ("/32", "steps/s", "KL", "clipped", "kept in run"))
+    assert all(reading in output for reading in ("/32", "steps/s", "KL", "clip", "saved in run"))
 
 
 def test_numbers_may_be_written_as_people_write_them(command):

@@ -79,7 +79,7 @@ def test_there_and_back_is_the_identity(recipe, c_envs, c_steps, betas, grad_nor
     )
     assert not any("rounded" in warning for warning in small.warnings)
     back = small.recipe.rescale(n_envs=batch.n_envs, n_steps=batch.n_steps, **options)
-    assume(not any("should span" in warning for warning in back.warnings))
+    assume(not any("should cover" in warning for warning in back.warnings))
     assert_same(back.recipe, recipe)
 
 
@@ -91,7 +91,7 @@ def test_one_factor_after_the_other_is_both_at_once(recipe, first, second):
     in_two = recipe.rescale(n_envs=n_envs).recipe.rescale(n_minibatches=n_minibatches * second)
     at_once = recipe.rescale(n_envs=n_envs, n_minibatches=n_minibatches * second)
     assume(
-        not any("rounded" in w or "should span" in w for w in in_two.warnings + at_once.warnings)
+        not any("rounded" in w or "should cover" in w for w in in_two.warnings + at_once.warnings)
     )
     assume(not any("rounded" in w for w in recipe.rescale(n_envs=n_envs).warnings))
     assert_same(in_two.recipe, at_once.recipe)
@@ -129,13 +129,13 @@ def test_more_epochs_keep_the_average_as_many_iterations_behind():
 def test_a_span_below_a_rollout_is_clamped_and_said():
     moved = REFERENCE.rescale(n_envs=1024)
     assert moved.recipe.objective.advantage_decay == 0
-    assert any("span 0.25 of a rollout" in warning for warning in moved.warnings)
+    assert any("cover 0.25 rollouts" in warning for warning in moved.warnings)
 
 
 def test_a_phase_that_must_be_rounded_says_by_how_much():
     moved = REFERENCE.replace(n_policy_iterations=3).rescale(n_envs=512)
     assert moved.recipe.phasic.n_policy_iterations == 2
-    assert any("2 is 1.5 rounded" in each and "1.33 times" in each for each in moved.warnings)
+    assert any("1.5 is rounded to 2" in each and "1.33 times" in each for each in moved.warnings)
 
 
 def test_the_auxiliary_step_size_goes_by_its_own_minibatch():
@@ -149,13 +149,13 @@ def test_the_auxiliary_step_size_goes_by_its_own_minibatch():
 
 PPO = preset("CartPole-v1", n_epochs=1, max_grad_norm=None, advantage_normalization="none")
 LIMITS = {
-    "epochs": ({"n_epochs": 4}, {"n_envs": 16}, "n_epochs 4: the rules hold for one pass"),
+    "epochs": ({"n_epochs": 4}, {"n_envs": 16}, "n_epochs 4: the rules hold for one epoch"),
     "ppo": ({}, {"n_envs": 2}, "ppo-ewma with proximal_decay 0.94118"),
-    "batch": ({"advantage_normalization": "batch"}, {"n_envs": 2}, "advantage_decay 0.6 takes in"),
+    "batch": ({"advantage_normalization": "batch"}, {"n_envs": 2}, "advantage_decay 0.6 covers"),
     "minibatch": ({"advantage_normalization": "minibatch"}, {"n_envs": 2}, "now of 64 rows"),
-    "clipping": ({"max_grad_norm": 0.5}, {"n_envs": 2}, "where noise rules, 1 clips as often"),
+    "clipping": ({"max_grad_norm": 0.5}, {"n_envs": 2}, "1 (x sqrt(c_opt)) clips as often"),
     "target": ({"target_kl": 0.02}, {"n_envs": 2}, "target_kl 0.02 stops an iteration"),
-    "horizon": ({}, {"n_steps": 8}, "look 8.47 steps ahead, which 8 steps do not reach"),
+    "horizon": ({}, {"n_steps": 8}, "8.47 steps, which a rollout of 8 does not cover"),
     "stale": ({"staleness": 3}, {"n_envs": 16}, "staleness 3 is now 6,144 environment steps"),
     "noise near": ({}, {"n_envs": 16, "noise_scale": 600.0}, "near the measured noise scale"),
     "noise above": ({}, {"n_envs": 16, "noise_scale": 90.0}, "above the measured noise scale"),

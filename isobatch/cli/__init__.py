@@ -10,25 +10,26 @@ from isobatch.errors import UserError, is_disk_full, nearest, one_line
 
 USAGE = """usage: isobatch COMMAND ...
 
-On-policy reinforcement learning in which the batch is a thing you can hold.
+On-policy reinforcement learning (PPO and relatives) built around the batch: environments x steps,
+minibatches, epochs.
 
   train ENV [options]    train a policy: isobatch train CartPole-v1 --n-envs 8 --n-steps 128
-  resume RUN [options]   go on with a run after a stop, a kill or a crash
-  eval RUN [options]     play episodes with a run's policy
+  resume RUN [options]   continue a run after a stop, a kill or a crash
+  eval RUN [options]     evaluate a run's policy
   envs [NAME]            list environments, their families and presets
 
-  rescale RECIPE|RUN     carry a recipe over to another batch: what moves, and why
-  show RECIPE|RUN|ENV    draw its batch: rollout, minibatches, updates
+  rescale RECIPE|RUN     adapt a recipe's hyperparameters to another batch, with the reasons
+  show RECIPE|RUN|ENV    draw the batch: rollout, minibatches, updates
 
-  probe RUN              measure where an update's noise comes from, and which N x T has least
+  probe RUN              measure bias and variance of the gradient, and find the best N x T
 
-  study NAME|FILE        compare arms over environments and seeds at one data budget
-  report STUDY           write a study's page, report.html
-  query SQL              ask the metrics of many runs at once
+  study NAME|FILE        compare arms over environments and seeds at the same budget of env steps
+  report STUDY           write a study's HTML report
+  query SQL              query the metrics of many runs with SQL
 
   isobatch COMMAND --help explains a command; isobatch train ENV --help shows every setting with
-  the environment's own defaults. Every command takes --import MODULE, once or more: a module of
-  your own that registers objectives or algorithms.
+  the environment's defaults. Every command takes --import MODULE, once or more: a module of yours
+  that registers objectives or algorithms.
 """
 COMMANDS = {
     "train": "isobatch.cli.train:train",
@@ -57,10 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         if not is_disk_full(error):
             raise
-        print("isobatch: the disk is full; what was written so far is whole", file=sys.stderr)
+        print("isobatch: the disk is full; files written so far are intact", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("isobatch: stopped", file=sys.stderr)
+        print("isobatch: interrupted", file=sys.stderr)
         return 130
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from isobatch.cli.flags import Parser
 from isobatch.errors import UserError, nearest
+from isobatch.text import counted
 
 
 def envs(arguments: list[str]) -> int:
     """List environments, their families and presets."""
-    parser = Parser(prog="isobatch envs", description="List families, or the ids that match.")
-    parser.add_argument("name", nargs="?", help="a family, or part of an id")
+    parser = Parser(
+        prog="isobatch envs",
+        description="List the environment families, or with NAME the environment ids that match.",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a family, or part of an id")
     name = parser.parse_args(arguments).name
 
     from isobatch.envs.catalog import families
@@ -20,8 +24,8 @@ def envs(arguments: list[str]) -> int:
         print(f"{'family':14} {'ids':>5}  preset")
         for family, ids in listed.items():
             batch = family_preset(family, ids[0]).batch
-            shape = f"{batch.n_envs} x {batch.n_steps}, {batch.n_minibatches} minibatches"
-            print(f"{family:14} {len(ids):5}  {preset_name(family)}: {shape}, e.g. {ids[0]}")
+            size = f"{batch.shape}, {counted(batch.n_minibatches, 'minibatch', 'minibatches')}"
+            print(f"{family:14} {len(ids):5}  {preset_name(family)}: {size}, e.g. {ids[0]}")
         return 0
     found = {
         family: [i for i in ids if name.lower() in family or name.lower() in i.lower()]

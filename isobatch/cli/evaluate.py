@@ -6,21 +6,32 @@ from pathlib import Path
 
 from isobatch.cli.flags import Parser, add_env_flag, whole_number
 from isobatch.errors import UserError
+from isobatch.text import counted
 
 
 def evaluate(arguments: list[str]) -> int:
-    """Play episodes with a run's policy."""
+    """Evaluate a run's policy."""
     parser = Parser(
-        prog="isobatch eval", description="Play whole episodes in environments training never saw."
+        prog="isobatch eval",
+        description="Evaluate a run's policy on full episodes, with environment seeds that "
+        "training did not use.",
     )
     parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument(
-        "--episodes", type=whole_number, default=20, metavar="N", help="default: 20"
+        "--episodes",
+        type=whole_number,
+        default=20,
+        metavar="N",
+        help="number of episodes (default: 20)",
     )
-    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="default: 0")
+    parser.add_argument(
+        "--seed", type=whole_number, default=0, metavar="N", help="evaluation seed (default: 0)"
+    )
     add_env_flag(parser)
     parser.add_argument(
-        "--deterministic", action="store_true", help="take the most likely action, draw none"
+        "--deterministic",
+        action="store_true",
+        help="take the most likely action instead of sampling",
     )
     parsed = parser.parse_args(arguments)
     if parsed.episodes < 1:
@@ -36,8 +47,9 @@ def evaluate(arguments: list[str]) -> int:
         env=parsed.env,
     )
     print(
-        f"return {result.mean:.2f} +- {result.std:.2f} over {len(result.returns)} episodes "
-        f"(from {min(result.returns):.2f} to {max(result.returns):.2f}), "
-        f"mean length {sum(result.lengths) / len(result.lengths):.1f}"
+        f"return {result.mean:.2f} +- {result.std:.2f} (mean and standard deviation) over "
+        f"{counted(len(result.returns), 'episode')}, from {min(result.returns):.2f} to "
+        f"{max(result.returns):.2f}; mean length "
+        f"{sum(result.lengths) / len(result.lengths):.1f} steps"
     )
     return 0

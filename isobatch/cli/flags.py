@@ -61,7 +61,7 @@ def add_recipe_flags(parser: argparse.ArgumentParser, base: Recipe) -> None:
 def add_env_flag(parser: argparse.ArgumentParser) -> None:
     """Add the flag by which a user confirms a module that a file names."""
     parser.add_argument(
-        "--env", metavar="MODULE:ID", help="confirm that the run's module may be imported"
+        "--env", metavar="MODULE:ID", help="allow importing the module that the run's env names"
     )
 
 

@@ -1,4 +1,4 @@
-"""isobatch probe: the gradient laboratory on the command line."""
+"""isobatch probe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from isobatch import envs
 from isobatch.batch import Shape
-from isobatch.cli.flags import Parser, whole_number
+from isobatch.cli.flags import Parser, add_env_flag, whole_number
 from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import evaluation_seeds
 from isobatch.errors import UserError
@@ -29,41 +29,60 @@ from isobatch.state import TrainState
 
 
 def probe(arguments: list[str]) -> int:
-    """Measure where the noise of a policy's gradient comes from."""
+    """Measure bias and variance of a policy's gradient."""
     parser = Parser(
         prog="isobatch probe",
-        description="Measure where the noise of an update comes from, and which N x T has least.",
+        description="Measure bias and variance of the gradient, and find the shape N x T "
+        "(environments x steps) with the smallest error at the same number of samples.",
         usage="isobatch probe RUN [options], or isobatch probe ENV --policy random",
     )
-    parser.add_argument("source", metavar="RUN|ENV")
+    parser.add_argument("source", metavar="RUN|ENV", help="run directory, or environment id")
     parser.add_argument(
-        "--at", metavar="FRACTION,...", help="parts of the run to look at (default: its end)"
+        "--at",
+        metavar="FRACTION,...",
+        help="points of the run to probe, as fractions of its budget (default: its end)",
     )
     parser.add_argument(
-        "--policy", choices=["random"], help="of an environment: the preset's networks, untrained"
+        "--policy", choices=["random"], help="with ENV: the preset's networks, untrained"
     )
     parser.add_argument(
-        "--algo", choices=list(ALGORITHMS), default="ppo", help="with --policy: whose"
+        "--algo", choices=list(ALGORITHMS), default="ppo", help="with ENV: the algorithm"
     )
     parser.add_argument(
-        "--shapes", metavar="NxT,...", help="batches to take apart (default: the recipe's)"
+        "--shapes", metavar="NxT,...", help="shapes to decompose (default: the recipe's)"
     )
     parser.add_argument(
-        "--batches", type=whole_number, metavar="K", help="independent ones of each (default: 5)"
+        "--batches",
+        type=whole_number,
+        metavar="K",
+        help="independent batches of each shape (default: 5, for images 2)",
     )
     parser.add_argument(
-        "--of", choices=["policy", "value"], default="policy", help="whose gradient"
+        "--of",
+        choices=["policy", "value"],
+        default="policy",
+        help="gradient of the policy loss or of the value loss (default: policy)",
     )
     parser.add_argument(
-        "--lambdas", metavar="X,...", help="other lambdas to measure short rollouts' bias for"
+        "--lambdas", metavar="X,...", help="further GAE lambdas to measure the bias for"
     )
     parser.add_argument(
         "--no-speed", dest="speed", action="store_false", help="do not time the shapes"
     )
-    parser.add_argument("--seed", type=whole_number, default=0, help="of the environments' seeds")
-    parser.add_argument("--env", metavar="MODULE:ID", help="confirm a module that may be imported")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="default: probe.json in the run")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="default: probe.html in the run")
+    parser.add_argument(
+        "--seed",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="seed of the probe's environments (default: 0)",
+    )
+    add_env_flag(parser)
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="results (default: probe.json in the run)"
+    )
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="HTML page (default: probe.html in the run)"
+    )
     parsed = parser.parse_args(arguments)
     question = Question(
         shapes=_shapes(parsed.shapes),
@@ -107,8 +126,8 @@ def warnings(question: Question) -> list[str]:
     named = ", ".join(f"{shape.name} = {shape.samples:,}" for shape in question.shapes)
     first = question.shapes[0]
     return [
-        f"the shapes are not of one size ({named}): their variances do not compare; the curve is "
-        f"for {first.samples:,}"
+        f"the shapes differ in size ({named}): their variances are not comparable; the iso-batch "
+        f"curve is for {first.samples:,} samples"
     ]
 
 
@@ -118,7 +137,9 @@ def headline(each: policy.Policy, kind: str | None) -> str:
     if kind:
         return f"{recipe.algo} on {recipe.env}, untrained"
     part = each.env_steps / recipe.total_timesteps
-    return f"{recipe.algo} on {recipe.env}, at {each.env_steps:,} steps ({part:.0%} of its budget)"
+    return (
+        f"{recipe.algo} on {recipe.env}, at {each.env_steps:,} env steps ({part:.0%} of its budget)"
+    )
 
 
 def untrained(recipe: Recipe) -> policy.Policy:
@@ -136,15 +157,15 @@ def _policies(parsed: Any, question: Question) -> list[policy.Policy]:
     path = Path(parsed.source)
     if parsed.policy is not None:
         if path.is_dir():
-            raise UserError(f"{path} is a run, whose policy is its own: leave out --policy")
+            raise UserError(f"{path} is a run, which has its own policy: leave out --policy")
         if parsed.at is not None:
-            raise UserError("--at is for runs: an untrained policy has no budget")
+            raise UserError("--at needs a run: an untrained policy has no budget")
         recipe = preset(parsed.source, parsed.algo)
         laboratory.check(recipe, question)
         return [untrained(recipe)]
     if not path.is_dir():
         raise UserError(
-            f"there is no run {path}; of an environment, probe --policy random, or train one first"
+            f"there is no run {path}; train one, or probe an environment with --policy random"
         )
     if not (path / "recipe.toml").is_file():
         raise UserError(f"{path} holds no run (there is no recipe.toml in it)")

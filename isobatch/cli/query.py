@@ -8,17 +8,24 @@ from isobatch.cli.flags import Parser
 
 
 def query(arguments: list[str]) -> int:
-    """Ask the runs of a study, or of any folder, in SQL."""
+    """Query the runs of a study, or of any folder, with SQL."""
     parser = Parser(
         prog="isobatch query",
-        description="Ask the tables runs and metrics of a study, a run or a folder of runs: "
+        description="Query the tables runs (one row per run) and metrics (one row per iteration) "
+        "of a study, a run or a folder of runs: "
         'isobatch query "select arm, avg(score) from runs group by arm" --runs studies/mine',
     )
     parser.add_argument("sql", help="a SELECT statement (DuckDB's SQL)")
     parser.add_argument(
-        "--runs", type=Path, default=Path(), metavar="DIR", help="default: this folder"
+        "--runs",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="study, run or folder of runs (default: the current folder)",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write a .csv or .parquet file")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the rows to a .csv or .parquet file"
+    )
     parsed = parser.parse_args(arguments)
 
     from isobatch.study.query import run_query

@@ -18,26 +18,33 @@ def rescale(arguments: list[str]) -> int:
     """isobatch rescale: a recipe, a run or another library's settings at another batch."""
     parser = Parser(
         prog="isobatch rescale",
-        description="Carry a recipe tuned at one batch over to another, by the published rules.",
+        description="Adapt a recipe tuned at one batch to another, by the rules of arXiv "
+        "2110.00641, section 4.",
         usage="isobatch rescale RECIPE|RUN --n-envs N [options], or isobatch rescale --from FORMAT "
         "NAME=VALUE ... --n-envs N",
     )
     for name in SIZES:
         flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=whole_number, metavar="N", help="the new batch's")
+        parser.add_argument(flag, type=whole_number, metavar="N", help=f"new {name}")
     parser.add_argument(
-        "--betas", action="store_true", help="move Adam's decays (SGD's momentum) too"
+        "--betas", action="store_true", help="rescale Adam's betas (SGD's momentum) too"
     )
-    parser.add_argument("--grad-norm", action="store_true", help="move max_grad_norm too")
+    parser.add_argument("--grad-norm", action="store_true", help="rescale max_grad_norm too")
     parser.add_argument(
-        "--noise-scale", type=float, metavar="ROWS", help="the gradient's, if it was measured"
+        "--noise-scale",
+        type=float,
+        metavar="ROWS",
+        help="measured gradient noise scale, to compare minibatches with (default: the run's)",
     )
     parser.add_argument(
-        "--from", dest="format", metavar="FORMAT", help="sb3, zoo, cleanrl, rsl_rl or ppo-ewma"
+        "--from",
+        dest="format",
+        metavar="FORMAT",
+        help="convert from another library: sb3, zoo, cleanrl, rsl_rl or ppo-ewma",
     )
-    parser.add_argument("--to", metavar="FORMAT", help="print it as one of these")
-    parser.add_argument("--env", metavar="ID", help="the environment, where the source has none")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the recipe here")
+    parser.add_argument("--to", metavar="FORMAT", help="print the result in one of these formats")
+    parser.add_argument("--env", metavar="ID", help="environment id, if the source has none")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the rescaled recipe")
     # The source is what is left, in order: another library's flags keep their values beside them.
     parsed, source = parser.parse_known_args(arguments)
     given = _given(parsed.format, source)
@@ -62,35 +69,36 @@ def rescale(arguments: list[str]) -> int:
         print()
         print(exported.text)
         for line in exported.missing:
-            print(f"! {parsed.to} cannot say: {line}")
+            print(f"! not expressible in {parsed.to}: {line}")
     if parsed.write is not None:
         print(f"written to {parsed.write}")
     return 0
 
 
 def report(recipe: Recipe, rescaled: Rescaled, unknown: Iterable[str] = ()) -> str:
-    """Return what moved as a table, and what to know about it."""
+    """Return the changes as a table, and the warnings."""
     old, new = recipe.batch, rescaled.recipe.batch
     factors = Factors(old, new)
     lines = [
         f"{old.n_envs} x {old.n_steps} = {old.rollout_size:,} rows in {old.n_minibatches} "
         f"minibatches of {old.minibatch_size:,} -> {new.n_envs} x {new.n_steps} = "
         f"{new.rollout_size:,} rows in {new.n_minibatches} of {new.minibatch_size:,}",
-        f"c_opt {number(factors.opt)}, c_iter {number(factors.iter)}",
+        f"old / new minibatch size: c_opt {number(factors.opt)}; "
+        f"old / new rollout size: c_iter {number(factors.iter)}",
         "",
         *table(rescaled.changes),
     ]
     if rescaled.warnings or unknown:
         lines.append("")
     lines += [f"! {warning}" for warning in rescaled.warnings]
-    lines += [f"! left out: {line}" for line in unknown]
+    lines += [f"! not converted: {line}" for line in unknown]
     return "\n".join(lines)
 
 
 def table(changes: list[Change]) -> list[str]:
     """Return lines of field, old, new, rule and reason, in columns."""
     if not changes:
-        return ["nothing moves"]
+        return ["no field changes"]
     rows = [("field", "old", "new", "rule", "why")]
     rows += [(c.field, number(c.old), number(c.new), c.rule, c.reason) for c in changes]
     return columns(rows)

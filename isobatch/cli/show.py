@@ -13,11 +13,13 @@ def show(arguments: list[str]) -> int:
     """Draw the batch of a recipe or run."""
     parser = Parser(
         prog="isobatch show",
-        description="Draw a batch: rollout, minibatches, updates, with their sizes.",
+        description="Draw the batch: rollout, minibatches, updates, with their sizes.",
         usage="isobatch show RECIPE|RUN|ENV [--svg FILE]",
     )
-    parser.add_argument("source", metavar="RECIPE|RUN|ENV")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawing as an image")
+    parser.add_argument(
+        "source", metavar="RECIPE|RUN|ENV", help="recipe file, run directory or environment id"
+    )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also write an SVG image")
     parsed = parser.parse_args(arguments)
 
     from isobatch.presets import preset

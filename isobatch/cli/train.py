@@ -10,6 +10,7 @@ from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError
 from isobatch.presets import preset
 from isobatch.recipe import Recipe, refuse_batch_size
+from isobatch.text import counted
 
 if TYPE_CHECKING:
     from isobatch.run.training import Run
@@ -27,7 +28,7 @@ def train(arguments: list[str]) -> int:
         usage="isobatch train ENV [options], or isobatch train --recipe FILE [options]",
     )
     _add_output_flags(parser)
-    parser.add_argument("--recipe", type=Path, metavar="FILE", help="take this recipe file")
+    parser.add_argument("--recipe", type=Path, metavar="FILE", help="read the recipe from a file")
     add_env_flag(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/...)")
     add_recipe_flags(parser, base)
@@ -40,11 +41,13 @@ def train(arguments: list[str]) -> int:
 
 
 def resume(arguments: list[str]) -> int:
-    """Go on with a run."""
-    parser = Parser(prog="isobatch resume", description="Go on from a run's last good checkpoint.")
+    """Continue a run."""
+    parser = Parser(
+        prog="isobatch resume", description="Continue a run from its last valid checkpoint."
+    )
     parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument(
-        "--total-timesteps", type=whole_number, metavar="N", help="go on to this budget instead"
+        "--total-timesteps", type=whole_number, metavar="N", help="new budget in environment steps"
     )
     add_env_flag(parser)
     _add_output_flags(parser)
@@ -87,7 +90,7 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
 
 
 def _add_output_flags(parser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="show nothing but the last line")
+    parser.add_argument("--quiet", action="store_true", help="print only the last line")
 
 
 def _report(run: Run) -> int:
@@ -96,14 +99,15 @@ def _report(run: Run) -> int:
     last = rows[-1] if rows else {}
     steps = last.get("env_steps", 0)
     if run.interrupted:
-        print(f"stopped at {steps:,} steps; go on with: isobatch resume {run.path}")
+        print(f"stopped at {steps:,} env steps; continue with: isobatch resume {run.path}")
         return 130
     score = last.get("episode_return")
     learned = "no episode ended"
     if score is not None:
-        learned = f"mean return {score:.2f} over the last {min(last['episodes'], 100)} episodes"
+        episodes = counted(min(last["episodes"], 100), "episode")
+        learned = f"mean return {score:.2f} over the last {episodes}"
     print(
-        f"{run.recipe.env}: {learned} after {steps:,} steps in {last.get('seconds', 0):.1f} s; "
-        f"kept in {run.path}"
+        f"{run.recipe.env}: {learned} after {steps:,} env steps in {last.get('seconds', 0):.1f} s; "
+        f"saved in {run.path}"
     )
     return 0

@@ -29,7 +29,7 @@ def make(
     if make_env is not None:
         return wrap(make_env, recipe.env, seeds, recipe.environment.vectorization)
     if recipe.env == USERS_OWN:
-        raise UserError("this run's environment came from Python: pass make_env")
+        raise UserError("this run's environment was made in Python: pass the same make_env")
 
     from isobatch.envs.catalog import resolve
 
@@ -65,8 +65,8 @@ def wrap(make_env: MakeEnv, name: str, seeds: list[int], vectorization: str = "s
     if hasattr(env, "num_envs"):
         if env.num_envs != len(seeds):
             raise UserError(
-                f"make_env gave a vector of {env.num_envs} environments, the batch has "
-                f"n_envs {len(seeds)}"
+                f"make_env returned a vector of {env.num_envs} environments, but n_envs is "
+                f"{len(seeds)}"
             )
         if hasattr(env, "device"):
             return TensorAdapter(env, name, seeds)

@@ -81,4 +81,6 @@ def require_trusted(env_id: str, given: str | None) -> None:
     """
     prefix, colon, _ = env_id.partition(":")
     if colon and prefix not in (*MAKERS, "python") and given != env_id:
-        raise UserError(f"the recipe's env {env_id!r} imports a module: confirm it with --env")
+        raise UserError(
+            f"the recipe's env {env_id!r} imports a module: allow it with --env {env_id}"
+        )

@@ -90,7 +90,10 @@ class GymEnv:
     def _final_from(self, info: dict, observation: Observation, done: np.ndarray) -> Observation:
         """Collect the final observations a same-step vector leaves in `info`."""
         if "final_obs" not in info:
-            raise UserError(f"{self.name}: a same-step vector must give final_obs in its info")
+            raise UserError(
+                f"{self.name}: a vector environment with autoreset mode SAME_STEP must put "
+                "final_obs into its info"
+            )
         final = owned(observation)
         for index in np.flatnonzero(done):
             single = add_batch_axis(info["final_obs"][index])
@@ -148,6 +151,6 @@ def _autoreset_mode(vector: VectorEnv, name: str) -> AutoresetMode:
     if isinstance(mode, AutoresetMode):
         return mode
     raise UserError(
-        f"{name}: the vector environment does not say how it resets; set "
+        f"{name}: the vector environment does not declare its autoreset mode; set "
         "metadata['autoreset_mode'] to a gymnasium.vector.AutoresetMode"
     )

@@ -175,7 +175,9 @@ def _make_pool(env_id: str, seeds: list[int], threads: int, arguments: dict[str,
                     hint = nearest(name, list(known))
                     raise UserError(f"{env_id} has no option {name!r}.{hint}")
             if known.get("max_num_players", 1) > 1:
-                raise UserError(f"{env_id} is for several players; one agent per environment only")
+                raise UserError(
+                    f"{env_id} has several players; only single-agent environments work"
+                )
             return envpool.make(
                 env_id,
                 env_type="gymnasium",

@@ -58,12 +58,14 @@ class ObservationLayout:
         sizes = {shape for _, shape, _ in arrays if shape}
         dtypes = {dtype for leaf, _, dtype in arrays if leaf.kind == "image"}
         if len(sizes) > 1 or len(dtypes) > 1:
-            raise UserError(f"{name}: images of several sizes or types in one observation: {space}")
+            raise UserError(
+                f"{name}: images of different sizes or dtypes are not supported: {space}"
+            )
         channels = sum(leaf.size for leaf in leaves if leaf.kind == "image")
         entries = sum(leaf.size for leaf in leaves if leaf.kind != "image")
         height, width = next(iter(sizes), (0, 0))
         if not channels and not entries:
-            raise UserError(f"{name}: the observation space {space} holds nothing")
+            raise UserError(f"{name}: the observation space {space} is empty")
         return cls(
             leaves=leaves,
             image=(channels, height, width) if sizes else None,

@@ -67,7 +67,7 @@ class TensorAdapter:
         last = info.get("final_observation", info.get("final_obs"))
         if last is None and bool(truncated.any()):
             raise UserError(
-                f"{self.name}: episodes were truncated but info holds no final_observation, "
+                f"{self.name}: episodes were truncated but info has no final_observation, "
                 "without which their value cannot be bootstrapped"
             )
         return Step(

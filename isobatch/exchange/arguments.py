@@ -34,7 +34,7 @@ def parse_arguments(format: Format, words: Sequence[str]) -> dict[str, Any]:
             _say(said, name, value)
         elif word.endswith(FILES):
             if given:
-                raise UserError(f"{word}: one file at a time")
+                raise UserError(f"{word}: only one file may be given")
             given = load(Path(word)) | format.named(Path(word).stem)
         elif word.endswith(".py"):
             said["script"] = Path(word).stem
@@ -55,7 +55,7 @@ def load(path: Path) -> dict[str, Any]:
     read = _json if path.suffix == ".json" else _yaml
     content = read(path, text)
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds no dictionary")
+        raise UserError(f"{path} does not contain a dictionary")
     return {str(name): value for name, value in content.items()}
 
 

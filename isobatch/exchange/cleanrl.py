@@ -130,12 +130,14 @@ class CleanRl(Format):
         named = values["script"] or values["exp_name"]
         if named is not None and named not in SCRIPTS:
             lost.append(
-                f"script {named}: unknown here; ppo.py's defaults and networks are taken "
+                f"script {named}: unknown; ppo.py's defaults and networks are used "
                 f"(script= may be {', '.join(SCRIPTS)})"
             )
         _check(values)
         if values["target_kl"] is not None:
-            lost.append("target_kl: looked at after each epoch; here before each gradient step")
+            lost.append(
+                "target_kl: checked after each epoch; in Isobatch before each gradient step"
+            )
         fixed = FIXED | SCRIPTS[script].fixed
         if fixed["normalize_rewards"]:
             fixed |= {"reward_gamma": values["gamma"], "reward_clip": 10.0}

@@ -9,12 +9,12 @@ from isobatch.recipe import Recipe
 
 WHY = {
     "algo": "{target} has {back}",
-    "normalize_observations": "{target}'s configuration does not say it; wrap the environment",
-    "normalize_rewards": "{target}'s configuration does not say it; wrap the environment",
-    "episodic_life": "{target}'s configuration does not say it; wrap the environment",
-    "sign_rewards": "{target}'s configuration does not say it; wrap the environment",
+    "normalize_observations": "not in {target}'s configuration; wrap the environment",
+    "normalize_rewards": "not in {target}'s configuration; wrap the environment",
+    "episodic_life": "not in {target}'s configuration; wrap the environment",
+    "sign_rewards": "not in {target}'s configuration; wrap the environment",
     "env": "{target} has {back}",
-    "seed": "{target}'s configuration does not say it",
+    "seed": "not in {target}'s configuration",
 }
 
 MACHINE = {
@@ -40,14 +40,14 @@ def differences(target: str, recipe: Recipe, back: Recipe) -> list[str]:
     for name, value in here.items():
         if name in idle or _alike(value, there[name]):
             continue
-        why = WHY.get(name, "{target} can only say {back}")
+        why = WHY.get(name, "in {target} it is {back}")
         lines.append(
             f"{name} {_shown(value)}: {why.format(target=target, back=_shown(there[name]))}"
         )
     if recipe.averages_policy and not back.averages_policy:
         lines.append(
-            f"proximal_decay {recipe.objective.proximal_decay}: {target} limits the step from the "
-            "policy that acted, not from an average"
+            f"proximal_decay {recipe.objective.proximal_decay}: {target}'s proximal policy is the "
+            "behaviour policy, not an average"
         )
     return lines
 

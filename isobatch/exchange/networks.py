@@ -11,12 +11,12 @@ from isobatch.recipe import Recipe
 
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "ELU": "elu"}
 LACKS = {
-    "ortho_init": (True, "starts from other than orthogonal weights"),
-    "log_std_init": (0.0, "logarithm of the action noise at the start; here it is 0"),
-    "squash_output": (False, "squashes actions by tanh"),
-    "full_std": (True, "how use_sde's noise is shaped"),
-    "use_expln": (False, "how use_sde keeps its deviation positive"),
-    "normalize_images": (True, "images are divided by 255; here always"),
+    "ortho_init": (True, "initialisation that is not orthogonal"),
+    "log_std_init": (0.0, "initial log standard deviation of the actions; 0 in Isobatch"),
+    "squash_output": (False, "actions squashed by tanh"),
+    "full_std": (True, "number of parameters of gSDE's standard deviation"),
+    "use_expln": (False, "how gSDE keeps its standard deviation positive"),
+    "normalize_images": (True, "dividing images by 255, which Isobatch always does"),
 }
 READ = ("net_arch", "activation_fn", "share_features_extractor", "optimizer_kwargs")
 EPS = {"library": 1e-5, "torch": 1e-8}
@@ -38,7 +38,7 @@ def read(policy: str, kwargs: dict[str, Any] | None, lost: list[str]) -> dict[st
         "layer_norm": False,
     }
     if policy == "MultiInputPolicy":
-        lost.append("policy MultiInputPolicy: a shared encoder for each part of the observation")
+        lost.append("policy MultiInputPolicy: one encoder per observation key, shared")
     if image:
         for name in ("net_arch", "activation_fn"):
             if kwargs.get(name) not in (None, []):
@@ -63,7 +63,7 @@ def adam(kwargs: dict[str, Any] | None, lost: list[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {} if plain else {**(given or {})}
     eps = settings.pop("eps", EPS["library" if plain else "torch"])
     betas = settings.pop("betas", BETAS)
-    lost += [f"policy_kwargs optimizer_kwargs {name} {settings[name]}: the optimiser's"
+    lost += [f"policy_kwargs optimizer_kwargs {name} {settings[name]}: an optimiser argument"
              for name in settings]  # fmt: skip
     try:
         first, second = (float(number(each)) for each in betas)
@@ -110,7 +110,9 @@ def _widths(value: Any, lost: list[str]) -> tuple[int, ...]:
             raise UserError(f"policy_kwargs net_arch must be dict(pi=[...], vf=[...]), got {value}")
         policy, critic = value.get("pi", []), value.get("vf", [])
         if policy != critic:
-            lost.append(f"policy_kwargs net_arch vf {critic}: here as wide as the policy, {policy}")
+            lost.append(
+                f"policy_kwargs net_arch vf {critic}: Isobatch uses the policy's widths, {policy}"
+            )
         value = policy
     try:
         sizes = tuple(whole(each) for each in value)
@@ -120,12 +122,14 @@ def _widths(value: Any, lost: list[str]) -> tuple[int, ...]:
             f"got {value!r}"
         ) from None
     if not sizes:
-        raise UserError("policy_kwargs net_arch must have a layer, got []")
+        raise UserError("policy_kwargs net_arch must have at least one layer, got []")
     return sizes
 
 
 def _activation(value: Any, lost: list[str]) -> str:
     name = "Tanh" if value is None else str(value).rpartition(".")[2]
     if name not in ACTIVATIONS:
-        lost.append(f"policy_kwargs activation_fn {value}: here tanh, relu or elu; tanh is taken")
+        lost.append(
+            f"policy_kwargs activation_fn {value}: Isobatch has tanh, relu and elu; tanh is used"
+        )
     return ACTIVATIONS.get(name, "tanh")

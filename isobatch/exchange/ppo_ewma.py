@@ -55,7 +55,7 @@ KEYS: Table = {
     "aux_beta1": Key(number, 0.9),
     "aux_beta2": Key(number, 0.999),
     "vf_true_weight": Key(
-        number, 1.0, lacks="weight of the value function's own loss in the auxiliary phase; here 1"
+        number, 1.0, lacks="coefficient of the value loss in the auxiliary phase; 1 in Isobatch"
     ),
     "staleness": Key(whole, 0, "staleness"),
     "staleness_loss": Key(
@@ -106,7 +106,7 @@ class PpoEwma(Format):
             fields["aux_segments"] = _segments(values, lost)
             betas, own = ((values[f"{a}beta1"], values[f"{a}beta2"]) for a in ("", "aux_"))
             if own != betas:
-                lost.append(f"aux_beta1, aux_beta2 {own}: here beta1 and beta2 hold, {betas}")
+                lost.append(f"aux_beta1, aux_beta2 {own}: Isobatch uses beta1 and beta2, {betas}")
         return fields
 
     def values(self, recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class PpoEwma(Format):
         beyond = [name for name in BEYOND if name in flat]
         if beyond:
             shown = ", ".join(f"{name}={flat[name]!r}" for name in beyond)
-            lines.append(f"    # train_fn does not pass on {shown}: add it to its ppo_hps")
+            lines.append(f"    # train_fn does not take {shown}: add it to its ppo_hps")
         head = ["from ppo_ewma.train import train_fn", ""]
         if flat.get("workers", 1) != 1:
             head.append(f"# run with mpiexec -np {flat['workers']}; num_envs is each worker's")
@@ -156,7 +156,9 @@ def _objective(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     clip, penalty = values["clip_param"], values["kl_penalty"]
     if clip > 0:
         if penalty:
-            lost.append(f"kl_penalty {penalty}: a penalty beside the clipping; here one or other")
+            lost.append(
+                f"kl_penalty {penalty}: a KL penalty and clipping; Isobatch has one or the other"
+            )
         return {"objective": "clip", "clip_range": clip}
     # Without either the ratio is free, which a penalty of weight 0 says.
     return {"objective": "kl", "kl_coef": penalty}
@@ -165,12 +167,12 @@ def _objective(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
 def _segments(values: dict[str, Any], lost: list[str]) -> int:
     size = values["aux_mbsize"]
     if size < 1 or size != int(size):
-        lost.append(f"aux_mbsize {size}: a part of one environment's rollout; here at least one")
+        lost.append(f"aux_mbsize {size}: not whole segments; Isobatch uses one or more")
     return max(1, int(size)) * values["workers"]
 
 
 def _shared(count: int, workers: int, name: str) -> int:
     """Return a worker's share of a number that must divide."""
     if workers < 1 or count % workers:
-        raise UserError(f"{name} {count} cannot be shared by {workers} workers")
+        raise UserError(f"{name} {count} is not divisible by {workers} workers")
     return count // workers

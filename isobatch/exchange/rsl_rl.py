@@ -43,12 +43,12 @@ FIXED = {
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
 MODEL_LACKS = {
     "class_name": "networks other than two MLPs",
-    "init_noise_std": "deviation of the actions at the start; here it is 1",
-    "state_dependent_std": "a deviation that depends on the state",
+    "init_noise_std": "initial standard deviation of the actions; 1 in Isobatch",
+    "state_dependent_std": "a state-dependent standard deviation",
     "rnn_type": "a recurrent network", "rnn_hidden_dim": "a recurrent network",
     "rnn_hidden_size": "a recurrent network", "rnn_num_layers": "a recurrent network",
-    "cnn_cfg": "convolutions", "distribution_cfg": "the policy's distribution",
-    "stochastic": "whether the network's output is drawn",
+    "cnn_cfg": "convolutional layers", "distribution_cfg": "the policy's distribution",
+    "stochastic": "whether the network's output is sampled",
 }  # fmt: skip
 BOOKS = (
     "save_interval", "experiment_name", "run_name", "logger", "neptune_project", "wandb_project",
@@ -93,9 +93,9 @@ RUNNER: Table = {
     "device": Key(anything, None),
     "empirical_normalization": Key(flag, False),
     "obs_groups": Key(
-        optional(anything), lacks="what actor and critic see of the observation; here both all"
+        optional(anything), lacks="observations of actor and critic; in Isobatch both see all"
     ),
-    "clip_actions": Key(optional(number), lacks="bounds the actions"),
+    "clip_actions": Key(optional(number), lacks="clips the actions"),
     **dict.fromkeys(BOOKS, Key(anything)),
 }
 ALGORITHM: Table = {
@@ -116,10 +116,10 @@ ALGORITHM: Table = {
     "algorithm.class_name": Key(choice("PPO", "ppo"), "PPO"),
     "algorithm.rnd_cfg": Key(optional(anything)),
     "algorithm.symmetry_cfg": Key(
-        optional(anything), lacks="trains on mirrored data, or towards a mirrored policy"
+        optional(anything), lacks="symmetry: data augmentation or a mirror loss"
     ),
     "algorithm.share_cnn_encoders": Key(flag, False, lacks="one encoder for actor and critic"),
-    "algorithm.use_mixed_precision": Key(flag, False, lacks="computes in bfloat16"),
+    "algorithm.use_mixed_precision": Key(flag, False, lacks="mixed precision (bfloat16)"),
     "algorithm.grad_reduce_bucket_mb": Key(anything),
 }
 POLICY: Table = {
@@ -213,15 +213,15 @@ class RslRl(Format):
         }
         if values["algorithm.schedule"] == "adaptive":
             lost.append(
-                f"algorithm.schedule adaptive: moves the learning rate towards a KL of "
-                f"{values['algorithm.desired_kl']}; here it stays"
+                f"algorithm.schedule adaptive: adapts the learning rate to a KL of "
+                f"{values['algorithm.desired_kl']}; in Isobatch it is constant"
             )
         if fields["optimizer"] == "adamw":
-            lost.append("algorithm.optimizer adamw: Adam with weight decay; here without")
+            lost.append("algorithm.optimizer adamw: weight decay; Isobatch uses Adam without it")
             fields["optimizer"] = "adam"
         rnd = values["algorithm.rnd_cfg"]
         if rnd and (not isinstance(rnd, Mapping) or rnd.get("weight")):
-            lost.append("algorithm.rnd_cfg: a reward for what is new (RND)")
+            lost.append("algorithm.rnd_cfg: random network distillation (RND)")
         device = str(values["device"] or "auto").partition(":")[0]
         return fields | {"device": device if device in ("cpu", "cuda") else "auto"}
 
@@ -299,21 +299,23 @@ def _networks(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     )  # fmt: skip
     actor, critic = (tuple(values[name]) for name in names)
     if critic != actor:
-        lost.append(f"{names[1]} {list(critic)}: here as wide as the actor, {list(actor)}")
+        lost.append(f"{names[1]} {list(critic)}: Isobatch uses the actor's widths, {list(actor)}")
     shapes = ("actor.activation", "critic.activation") if newest else ("policy.activation",)
     activation = values[shapes[0]]
     for name in shapes:
         if values[name] not in ACTIVATIONS:
-            lost.append(f"{name} {values[name]}: here {', '.join(ACTIVATIONS)}; elu is taken")
+            lost.append(
+                f"{name} {values[name]}: Isobatch has {', '.join(ACTIVATIONS)}; elu is used"
+            )
         elif values[name] != activation:
-            lost.append(f"{name} {values[name]}: here the actor's, {activation}")
+            lost.append(f"{name} {values[name]}: Isobatch uses the actor's, {activation}")
     flags = (
         ("actor.obs_normalization", "critic.obs_normalization") if newest
         else ("policy.actor_obs_normalization", "policy.critic_obs_normalization")
     )  # fmt: skip
     seen, judged = (values[name] or values["empirical_normalization"] for name in flags)
     if seen != judged:
-        lost.append(f"{flags[1]} {judged}: here as the actor's, {seen}")
+        lost.append(f"{flags[1]} {judged}: Isobatch uses the actor's, {seen}")
     return {
         "hidden_sizes": actor,
         "activation": activation if activation in ACTIVATIONS else "elu",

@@ -27,7 +27,7 @@ from isobatch.registry import ONE_STEP
 ALIASES = {"n_timesteps": "total_timesteps"}
 DEVICES = ("auto", "cpu", "cuda")
 FIXED = {"objective": "clip", "optimizer": "adam", "minibatches_by": "samples"}
-VALUE_CLIPPING = "limits how far the value function moves from its old values; here nothing does"
+VALUE_CLIPPING = "value function clipping, which Isobatch does not have"
 
 FIRST: Table = {
     "algo": Key(choice("ppo", "a2c"), "ppo"),
@@ -42,11 +42,11 @@ REST: Table = {
     "vf_coef": Key(number, 0.5, "vf_coef", HALVED),
     "max_grad_norm": Key(number, 0.5, "max_grad_norm", UNBOUNDED),
     "use_sde": Key(
-        flag, False, lacks="explores with noise that depends on the state; here it does not"
+        flag, False, lacks="state-dependent exploration (gSDE), which Isobatch does not have"
     ),
-    "sde_sample_freq": Key(whole, -1, lacks="how often use_sde draws its noise anew"),
-    "rollout_buffer_class": Key(optional(anything), lacks="stores rollouts in another class"),
-    "rollout_buffer_kwargs": Key(optional(anything), lacks="arguments of that class"),
+    "sde_sample_freq": Key(whole, -1, lacks="how often gSDE resamples its noise"),
+    "rollout_buffer_class": Key(optional(anything), lacks="another rollout buffer class"),
+    "rollout_buffer_kwargs": Key(optional(anything), lacks="arguments of the rollout buffer"),
     "policy_kwargs": Key(optional(options), None),
     "seed": Key(optional(whole), None, "seed", left_to_us("seed")),
     "device": Key(anything, "auto"),
@@ -116,7 +116,7 @@ class Sb3(Format):
         if device in DEVICES:
             fields["device"] = device
         else:
-            lost.append(f"device {device}: here one of {', '.join(DEVICES)}")
+            lost.append(f"device {device}: Isobatch has {', '.join(DEVICES)}")
         return fields | (_a2c if values["algo"] == "a2c" else _ppo)(values, lost)
 
     def values(self, recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _ppo(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     batch_size, rows = values["batch_size"], values["n_envs"] * values["n_steps"]
     if batch_size > rows > 0:
         lost.append(
-            f"batch_size {batch_size}: more than the {rows} rows of a rollout, which are then one "
+            f"batch_size {batch_size}: more than the {rows} rows of a rollout; the rollout is one "
             "minibatch"
         )
         batch_size = rows
@@ -218,7 +218,10 @@ def _a2c(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
         return fields | networks.adam(values["policy_kwargs"], lost)
     kwargs = values["policy_kwargs"] or {}
     if "optimizer_kwargs" in kwargs:
-        lost.append(f"policy_kwargs optimizer_kwargs {kwargs['optimizer_kwargs']}: the optimiser's")
+        lost.append(
+            f"policy_kwargs optimizer_kwargs {kwargs['optimizer_kwargs']}: arguments of the "
+            "optimiser"
+        )
     return fields | {
         "optimizer": "rmsprop", "rms_decay": 0.99, "adam_eps": values["rms_prop_eps"]
     }  # fmt: skip

@@ -71,7 +71,7 @@ def flag(value: Any) -> bool:
 def text(value: Any) -> str:
     """Read a text."""
     if not isinstance(value, str):
-        raise ValueError("must be a text")
+        raise ValueError("must be a string")
     return value
 
 

@@ -20,9 +20,9 @@ OWN: Table = {
     "normalize": Key(anything, False),
     "env_wrapper": Key(optional(anything), None),
     "frame_stack": Key(optional(whole), None),
-    "vec_env_wrapper": Key(optional(anything), lacks="wraps the environments together"),
+    "vec_env_wrapper": Key(optional(anything), lacks="a wrapper of the vector environment"),
     "env_kwargs": Key(optional(anything), lacks="arguments of the environment (see env_options)"),
-    "callback": Key(optional(anything), lacks="calls the user's code in training"),
+    "callback": Key(optional(anything), lacks="a training callback"),
     "monitor_kwargs": Key(anything),
 }
 
@@ -148,7 +148,9 @@ def _normalization(value: Any, gamma: float, lost: list[str]) -> dict[str, Any]:
     }
     settings.pop("gamma", None)
     clip = _take(settings, "clip_reward", number, 10.0)
-    lost += [f"normalize {name} {each}: VecNormalize's" for name, each in settings.items()]
+    lost += [
+        f"normalize {name} {each}: an argument of VecNormalize" for name, each in settings.items()
+    ]
     return fields | ({"reward_gamma": gamma, "reward_clip": clip} if rewards else {})
 
 
@@ -183,14 +185,14 @@ def _wrappers(value: Any, frames: int | None, lost: list[str]) -> dict[str, Any]
         if isinstance(wrapper, Mapping) and len(wrapper) == 1:
             name, arguments = next(iter(wrapper.items()))
         if name != ATARI_WRAPPER or not isinstance(arguments, Mapping):
-            lost.append(f"env_wrapper {wrapper}: wraps each environment")
+            lost.append(f"env_wrapper {wrapper}: a wrapper of each environment")
             continue
         atari, rest = True, dict(arguments)
         fields["episodic_life"] = _take(rest, "terminal_on_life_loss", flag, True)
         fields["sign_rewards"] = _take(rest, "clip_reward", flag, True)
-        lost += [f"env_wrapper {each} {rest[each]}: the Atari wrapper's" for each in rest]
+        lost += [f"env_wrapper {each} {rest[each]}: an argument of AtariWrapper" for each in rest]
     if frames != (ATARI_FRAMES if atari else None):
-        lost.append(f"frame_stack {frames}: stacks observations (Atari's are always 4 here)")
+        lost.append(f"frame_stack {frames}: frame stacking (in Isobatch always 4 for Atari)")
     return fields
 
 

@@ -6,6 +6,7 @@ from html import escape
 from typing import NamedTuple
 
 from isobatch.recipe import Recipe
+from isobatch.text import counted
 
 BOXES = 8
 """Parts drawn at most; more of them are hinted at."""
@@ -22,7 +23,7 @@ class Step(NamedTuple):
 
 
 def steps(recipe: Recipe) -> list[Step]:
-    """Return the way of the data through one iteration."""
+    """Return the steps of one iteration, from rollout to updates."""
     batch = recipe.batch
     iterations = max(1, recipe.total_timesteps // batch.rollout_size)
     by = "whole environments" if recipe.objective.minibatches_by == "envs" else "rows"
@@ -31,7 +32,7 @@ def steps(recipe: Recipe) -> list[Step]:
             "rollout",
             f"{batch.n_envs:,} environments x {batch.n_steps:,} steps = "
             f"{batch.rollout_size:,} rows",
-            f"{by} shuffled, each epoch anew",
+            f"{by} reshuffled every epoch",
         ),
         Step(
             "minibatches",
@@ -40,10 +41,11 @@ def steps(recipe: Recipe) -> list[Step]:
         ),
         Step(
             "updates",
-            f"{batch.n_minibatches:,} x {batch.n_epochs:,} epoch{'s' * (batch.n_epochs > 1)} = "
-            f"{batch.grad_steps_per_iteration:,} gradient steps an iteration",
-            f"{iterations:,} iterations: {iterations * batch.grad_steps_per_iteration:,} gradient "
-            f"steps in {recipe.total_timesteps:,} environment steps",
+            f"{batch.n_minibatches:,} x {counted(batch.n_epochs, 'epoch')} = "
+            f"{counted(batch.grad_steps_per_iteration, 'gradient step')} per iteration",
+            f"{counted(iterations, 'iteration')}: "
+            f"{counted(iterations * batch.grad_steps_per_iteration, 'gradient step')} in "
+            f"{recipe.total_timesteps:,} environment steps",
         ),
     ]
     return found + [_auxiliary(recipe)] * recipe.is_phasic
@@ -55,9 +57,10 @@ def _auxiliary(recipe: Recipe) -> Step:
     segments = settings.segments(batch.n_envs)
     return Step(
         "auxiliary phase",
-        f"{settings.n_policy_iterations:,} rollouts = {rows:,} rows, "
-        f"{settings.n_aux_epochs} epochs",
-        f"minibatches of {segments} x {batch.n_steps:,} rows, whole segments",
+        f"{counted(settings.n_policy_iterations, 'rollout')} = {rows:,} rows, "
+        f"{counted(settings.n_aux_epochs, 'epoch')}",
+        f"minibatches of {segments} x {batch.n_steps:,} rows: whole segments (one environment's "
+        "rows of one rollout)",
     )
 
 
@@ -83,7 +86,7 @@ def text(recipe: Recipe) -> str:
 
 def _boxes(count: int, rows: int | None) -> str:
     shown = f"[{rows:,}]" if rows is not None else "[step]"
-    return shown * min(count, BOXES) + (f" ... {count:,} in all" if count > BOXES else "")
+    return shown * min(count, BOXES) + (f" ... {count:,} in total" if count > BOXES else "")
 
 
 def svg(recipe: Recipe) -> str:

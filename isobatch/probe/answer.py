@@ -1,4 +1,4 @@
-"""From findings to words: one answer to act on, and the tables behind it."""
+"""From findings to text: the answer first, then how certain it is, why, and the tables."""
 
 from __future__ import annotations
 
@@ -10,174 +10,189 @@ from isobatch.probe.curve import Point
 from isobatch.probe.laboratory import Batches, Findings
 from isobatch.text import columns, interval
 
-SURE = 0.95
+CERTAIN = 0.95
+"""A shape best in this share of resamples is named without alternatives."""
 UPDATES = 10
 """Adam's mean gradient is one of about as many."""
-POSSIBLE = 0.05
-"""A shape that wins less often than this is ruled out."""
+RULED_OUT = 0.05
+"""A shape that is best in a smaller share of resamples is ruled out."""
+MOST_ALTERNATIVES = 3
 
 
 def answer(findings: Findings) -> list[str]:
     """Return what the findings come down to, the most important sentence first."""
-    lines = [_lost(findings)]
-    if findings.tells:
-        lines = [_choice(findings), _over_time(findings), *_trade(findings)]
-    lines += [_sources(each) for each in findings.batches]
+    if findings.has_curve:
+        lines = [_choice(findings), *_certainty(findings), _over_updates(findings)]
+        lines += _other_lengths(findings)
+    else:
+        lines = [_no_choice(findings)]
+    lines += [_correlation(each) for each in findings.batches]
     lines += [_noise(each, findings.samples) for each in findings.batches[:1]]
-    if findings.tells:
+    if findings.has_curve:
         lines += _per_second(findings)
     return lines + _reservations(findings)
 
 
 def _choice(findings: Findings) -> str:
-    best = findings.best()
-    rivals = sorted(
-        (each for each in findings.curve if each is not best and each.wins >= POSSIBLE),
-        key=lambda each: -each.wins,
+    """Name the shape with the smallest error, and what the recipe's own has."""
+    best, own = findings.best(), _on_curve(findings, findings.own.name)
+    name = f"{best.name}, the recipe's shape," if own is best else best.name
+    text = (
+        f"at {findings.samples:,} samples per rollout: {name} has the smallest gradient error "
+        f"(bias^2 + variance), {best.error.value:.3g} |G|^2"
     )
-    text = f"at {findings.samples:,} samples: {best.name}, error {best.error.value:.3g}"
-    text += f", the smallest in {best.wins:.0%} of resamples of the environments"
-    if rivals and best.wins < SURE:
-        names = ", ".join(f"{each.name} ({each.wins:.0%})" for each in rivals[:3])
-        text += f"; not ruled out: {names}"
-    own = _shape(findings, findings.own.name)
     if own is not None and own is not best:
-        text += f". {own.name}, the recipe's, has {own.error.value:.3g}"
-    elif own is best:
-        text += ". It is the recipe's own"
-    return f"{text}. (Squared errors in units of the squared gradient.)"
+        text += f"; the recipe's {own.name} has {own.error.value:.3g} |G|^2"
+    return text
 
 
-def _lost(findings: Findings) -> str:
-    n_steps, n_envs = findings.directions.squares.shape
-    return (
-        f"at {findings.samples:,} samples: no shape to name. The gradient is lost in the noise of "
-        f"{n_envs * n_steps:,} rows from {n_envs} environments; more --batches would tell, or a "
-        "place earlier in training"
+def _certainty(findings: Findings) -> list[str]:
+    """Say in how many resamples the shape is best, which others may be, and how many tell."""
+    best = findings.best()
+    others = sorted(
+        (each for each in findings.curve if each is not best and each.best_share >= RULED_OUT),
+        key=lambda each: -each.best_share,
     )
-
-
-def _over_time(findings: Findings) -> str:
-    """Say what is best where a policy hardly moves from one update to the next."""
-    best = findings.best(UPDATES)
-    return (
-        f"over {UPDATES} updates, whose noise averages out and whose bias does not: {best.name}, "
-        f"error {best.error_over(UPDATES):.3g}"
+    text = (
+        f"{best.name} has the smallest error in {best.best_share:.0%} of bootstrap resamples of "
+        "the environments"
     )
-
-
-def _trade(findings: Findings) -> list[str]:
-    """Say what longer rollouts would do, from the recipe's own length or else the best one's."""
-    here = _shape(findings, findings.own.name) or findings.best()
-    lines = []
-    longer = [each for each in findings.curve if each.n_steps > here.n_steps]
-    shorter = [each for each in findings.curve if each.n_steps < here.n_steps]
-    for other, words in ((longer[:1], "longer"), (shorter[-1:], "shorter")):
-        for each in other:
-            lines.append(
-                f"{words} rollouts, {here.n_steps} -> {each.n_steps} steps: bias^2 "
-                f"{_moved(here.bias2, each.bias2)}, variance "
-                f"{_moved(here.variance, each.variance)}"
-            )
+    if others and best.best_share < CERTAIN:
+        named = others[:MOST_ALTERNATIVES]
+        text += f"; not ruled out: {', '.join(f'{e.name} ({e.best_share:.0%})' for e in named)}"
+    lines = [text]
+    without = findings.biases[0].share_without_signal
+    if without > RULED_OUT:
+        lines.append(
+            f"in {without:.0%} of bootstrap resamples the estimate of |G|^2 is not positive: the "
+            "evidence for any shape is weak; use more --batches"
+        )
     return lines
 
 
-def _moved(old: Estimate, new: Estimate) -> str:
-    return f"{max(old.value, 0):.3g} -> {max(new.value, 0):.3g}"
-
-
-def _sources(batches: Batches) -> str:
-    raw = batches.raw
-    share = raw.covariance.value / raw.total.value if raw.total.value else 0.0
-    rows = batches.shape.samples
-    effect = f"design effect {interval(raw.design_effect)}"
-    if batches.shape.n_steps == 1:
-        return f"{batches.shape.name}: one step an environment, so nothing to correlate"
-    if share >= 0:
-        text = (
-            f"correlation within rollouts is {share:.0%} of the variance, single samples the rest"
-        )
-    else:
-        text = (
-            f"steps of a rollout make up for each other: correlation takes {-share:.0%} of the "
-            "variance off"
-        )
-    worth = raw.effective_samples.value
-    told = "" if raw.covariance.low > 0 or raw.covariance.high < 0 else ", not told from none"
+def _no_choice(findings: Findings) -> str:
+    n_steps, n_envs = findings.directions.squares.shape
     return (
-        f"{batches.shape.name}: {text}{told} ({effect}); its {rows:,} samples are worth "
-        f"{worth:,.0f} independent ones"
+        f"at {findings.samples:,} samples per rollout: too noisy to choose a shape. |G|^2 is not "
+        f"significantly greater than zero in {n_envs * n_steps:,} samples from {n_envs} "
+        "environments; use more --batches, or an earlier point of training (--at)"
+    )
+
+
+def _over_updates(findings: Findings) -> str:
+    """Say what is best where a policy hardly moves from one update to the next."""
+    best = findings.best(UPDATES)
+    return (
+        f"averaged over {UPDATES} updates (variance / {UPDATES}, the same bias): {best.name} has "
+        f"the smallest error, {best.error_over(UPDATES):.3g} |G|^2"
+    )
+
+
+def _other_lengths(findings: Findings) -> list[str]:
+    """Say what longer and shorter rollouts do, from the recipe's length or else the best one's."""
+    here = _on_curve(findings, findings.own.name) or findings.best()
+    longer = [each for each in findings.curve if each.n_steps > here.n_steps]
+    shorter = [each for each in findings.curve if each.n_steps < here.n_steps]
+    return [
+        f"{word} rollouts, {here.name} -> {other.name}: bias^2 {_change(here.bias2, other.bias2)}, "
+        f"variance {_change(here.variance, other.variance)}"
+        for others, word in ((longer[:1], "longer"), (shorter[-1:], "shorter"))
+        for other in others
+    ]
+
+
+def _change(old: Estimate, new: Estimate) -> str:
+    return f"{max(old.value, 0):.3g} -> {max(new.value, 0):.3g} |G|^2"
+
+
+def _correlation(batches: Batches) -> str:
+    """Say what correlation within trajectories does to the variance, and if that is significant."""
+    name, raw = batches.shape.name, batches.raw
+    if batches.shape.n_steps == 1:
+        return f"{name}: one step per environment, so no correlation within trajectories"
+    share = raw.covariance.value / raw.total.value if raw.total.value else 0.0
+    if math.isnan(raw.covariance.low):
+        significance = ", too few environments for an interval"
+    elif raw.covariance.low <= 0 <= raw.covariance.high:
+        significance = ", not significantly different from zero"
+    else:
+        significance = ""
+    return (
+        f"{name}: covariance within trajectories is {share:.0%} of the gradient's variance"
+        f"{significance} (design effect {_with_level(raw.design_effect)}); effective sample size "
+        f"{raw.effective_samples.value:,.0f} for {batches.shape.samples:,} samples"
     )
 
 
 def _noise(batches: Batches, samples: int) -> str:
     noise = next(each for each in batches.noise if each.estimator == "per-environment")
     scale = noise.noise_scale
-    least = _count(scale.low)
     if math.isinf(scale.value):
-        known = f", at least {least}" if scale.low > 0 else ""
+        known = f" (95% CI: at least {scale.low:,.0f} samples)" if 0 < scale.low < math.inf else ""
         return (
-            f"noise scale: not bounded{known}; the gradient's signal is lost in the noise of "
-            f"{batches.batches * batches.shape.samples:,} samples, so any larger batch helps"
+            f"noise scale: too large to measure{known}; |G|^2 is not significantly greater than "
+            f"zero in {batches.batches * batches.shape.samples:,} samples, so any larger batch "
+            "helps"
         )
-    text = f"noise scale {_count(scale.value)} samples in rollouts of {batches.shape.n_steps}"
-    text += f" [{least}, {_count(scale.high)}]"
+    value = _with_level(scale, ",.0f", " samples")
+    text = f"noise scale {value}, for {batches.shape.n_steps}-step rollouts"
     if scale.low > 2 * samples:
-        advice = f"well above {samples:,}, so that a larger batch helps nearly in proportion"
+        advice = f"well above {samples:,}, so a larger batch helps nearly in proportion"
     elif scale.high < samples / 2:
-        advice = f"well below {samples:,}, so that a smaller batch would do nearly as well"
+        advice = f"well below {samples:,}, so a smaller batch would do nearly as well"
     else:
         advice = f"{samples:,} is neither well below nor well above it"
     return f"{text}: {advice}"
 
 
-def _count(value: float) -> str:
-    return "no bound" if not math.isfinite(value) else f"{value:,.0f}"
+def _with_level(estimate: Estimate, digits: str = ".3g", unit: str = "") -> str:
+    """Return 1.14, 95% CI [0.831, 1.63]; the value alone where there is no interval."""
+    value, space, bounds = interval(estimate, digits).partition(" ")
+    return f"{value}{unit}, 95% CI {bounds}" if space else f"{value}{unit}"
 
 
 def _per_second(findings: Findings) -> list[str]:
     fastest = findings.fastest
     if fastest is None:
         return []
-    wins = f" in {fastest.wins_per_second:.0%} of resamples" if fastest.wins_per_second else ""
+    share = fastest.best_share_per_second
+    resamples = f", in {share:.0%} of bootstrap resamples" if share else ""
     return [
-        f"per second on this machine: {fastest.name}, {fastest.steps_per_second:,.0f} steps/s; the "
-        f"smallest error x time{wins}"
+        f"per second on this machine: {fastest.name}, {fastest.steps_per_second:,.0f} env steps/s, "
+        f"has the smallest error x time{resamples}"
     ]
 
 
 def _reservations(findings: Findings) -> list[str]:
-    """Say what keeps the answer from being one."""
+    """Say what the measurement leaves out or approximates."""
     lines = []
-    lost = findings.biases[0].lost
-    if lost > POSSIBLE and findings.tells:
-        lines.append(
-            f"in {lost:.0%} of resamples no gradient is left beside its noise: the choice of shape "
-            "rests on little; more --batches would tell"
-        )
     if findings.experience.episode_length is None:
         lines.append(
-            f"no episode ended in {findings.experience.burn_in} steps: what comes later in one "
-            "is not in this"
+            f"no episode ended within {findings.experience.burn_in:,} steps: later parts of an "
+            "episode are not measured"
         )
     if findings.directions.sketch is not None:
         sketch = findings.directions.sketch
         lines.append(
-            f"gradients of {findings.directions.n_parameters:,} numbers were sketched to "
-            f"{sketch.width:,}: squared norms to within {sketch.error:.1%} (one deviation)"
+            f"gradients of {findings.directions.n_parameters:,} parameters were randomly projected "
+            f"to {sketch.width:,} dimensions: squared norms have a standard error of up to "
+            f"{sketch.error:.1%}"
         )
     return lines
 
 
 def tables(findings: Findings) -> list[str]:
     """Return the numbers behind the answer, as lines of text."""
-    lines = []
-    if findings.tells:
-        lines += _curve_table(findings.curve)
+    lines = [
+        "brackets: 95% confidence intervals; |G|^2: squared gradient norm; tr(Sigma): variance of "
+        "one sample's gradient"
+    ]
+    if findings.has_curve:
+        lines += ["", *_curve_table(findings.curve)]
     for each in findings.batches:
         lines += ["", *_decomposition_table(each), "", *_noise_table(each.noise, each.shape.name)]
     for bias in findings.biases:
-        rows = [("T", f"bias / gradient, lambda {bias.gae_lambda:g}", "advantage error")]
+        rows = [("T", f"bias / |G|, lambda {bias.gae_lambda:g}", "advantage error (relative RMS)")]
         rows += [
             (str(each.n_steps), interval(bias.norm(each)), f"{each.advantage_error:.3f}")
             for each in bias.lengths
@@ -187,24 +202,34 @@ def tables(findings: Findings) -> list[str]:
 
 
 def _curve_table(shapes: list[Point]) -> list[str]:
-    rows = [("shape", "bias^2", "variance", "error", "wins", "steps/s")]
+    rows = [("shape", "bias^2 / |G|^2", "variance / |G|^2", "error", "best in", "env steps/s")]
     rows += [
         (
             each.name,
             f"{each.bias2.value:.3g}",
             f"{each.variance.value:.3g}",
             interval(each.error),
-            f"{each.wins:.0%}",
+            f"{each.best_share:.0%}",
             "-" if each.steps_per_second is None else f"{each.steps_per_second:,.0f}",
         )
         for each in shapes
     ]
-    return columns(rows)
+    note = "error: bias^2 + variance; best in: share of bootstrap resamples with the smallest error"
+    return [*columns(rows), note]
 
 
 def _decomposition_table(batches: Batches) -> list[str]:
-    rows = [(batches.shape.name, "variance", "individual", "covariance", "icc", "design effect")]
-    pairs = [("raw", batches.raw), ("normalized", batches.normalized)]
+    rows = [
+        (
+            f"variance of {batches.shape.name}",
+            "total",
+            "individual",
+            "covariance",
+            "intraclass correlation",
+            "design effect",
+        )
+    ]
+    pairs = [("raw advantages", batches.raw), ("normalised advantages", batches.normalized)]
     rows += [
         (
             name,
@@ -221,7 +246,7 @@ def _decomposition_table(batches: Batches) -> list[str]:
 
 
 def _noise_table(noises: list[NoiseScale], shape: str) -> list[str]:
-    rows = [(shape, "noise scale", "signal", "trace")]
+    rows = [(f"noise of {shape}", "noise scale", "|G|^2", "tr(Sigma)")]
     rows += [
         (each.estimator, interval(each.noise_scale), interval(each.signal), interval(each.trace))
         for each in noises
@@ -229,5 +254,5 @@ def _noise_table(noises: list[NoiseScale], shape: str) -> list[str]:
     return columns(rows)
 
 
-def _shape(findings: Findings, name: str) -> Point | None:
+def _on_curve(findings: Findings, name: str) -> Point | None:
     return next((each for each in findings.curve if each.name == name), None)

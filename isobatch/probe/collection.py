@@ -63,7 +63,7 @@ class Experience:
         )
         return advantages.unflatten(1, (count, -1)).transpose(0, 1).flatten(0, 1)
 
-    def long_advantages(self, rows: int, gamma: float, gae_lambda: float) -> Tensor:
+    def full_advantages(self, rows: int, gamma: float, gae_lambda: float) -> Tensor:
         """Return GAE [rows, M] that looks as far ahead as the trajectories go."""
         length = len(self.rollout.rewards)
         return self.advantages(length, length, gamma, gae_lambda)[:rows]
@@ -166,8 +166,8 @@ def _rewards(policy: Policy, rollout: Rollout) -> Tensor:
         return rollout.rewards
     if policy.reward_moments is None:
         raise UserError(
-            "the policy file does not say how its rewards were normalised: resume the run for an "
-            "iteration, which writes it anew"
+            "the policy file has no reward normalisation statistics: resume the run for one "
+            "iteration to write them"
         )
     normalizer = RewardNormalizer(1, settings.reward_gamma, settings.reward_clip)
     normalizer.load_state_dict(policy.reward_moments)

@@ -7,8 +7,8 @@ A_T grad log pi, G(T) = E m, and G the mean of A grad log pi:
 b(T) = G(T) - G                  what bootstrapping at the end of T steps does
 v(T) = E |m|^2 - |G(T)|^2        one rollout's variance; N of them have v(T) / N
 
-Short rollouts mostly shrink the gradient, and a step size makes up for that. So shapes are compared
-with their part along G made right, s = |G|^2 / <G(T), G>:
+Short rollouts mostly shrink the gradient, which a step size corrects. So each shape's gradient is
+rescaled until its component along G is right, s = |G|^2 / <G(T), G>:
 
 bias^2(T) = |s G(T) - G|^2,  variance(N, T) = s^2 v(T) / N,  in units of |G|^2
 
@@ -65,12 +65,12 @@ class Bias:
         return max(float(squared_gradient(sums)), 0.01 * float(sums.mean_square)) or 1.0
 
     @property
-    def lost(self) -> float:
-        """In how many resamples of the environments no gradient is left."""
+    def share_without_signal(self) -> float:
+        """Share of bootstrap resamples of the environments in which |G|^2 is not positive."""
         return float((scattered(self.reference, squared_gradient)[1:] <= 0).double().mean())
 
     def norm(self, length: Length) -> Estimate:
-        """Return |b(T)| / |G|; what is indistinguishable from none is 0."""
+        """Return |b(T)| / |G|; 0 where the estimate of |b(T)|^2 is not positive."""
         squared = estimate(length.difference, squared_gradient) * (1 / self.signal)
         return Estimate(*(max(each, 0.0) ** 0.5 for each in squared))
 
@@ -84,11 +84,11 @@ class Point:
     variance: Estimate
     error: Estimate
     """bias^2 + variance."""
-    wins: float
-    """In how many of the resamples of environments it has the smallest error."""
+    best_share: float
+    """Share of bootstrap resamples of the environments in which it has the smallest error."""
     steps_per_second: float | None = None
-    wins_per_second: float | None = None
-    """The same for error x seconds an iteration."""
+    best_share_per_second: float | None = None
+    """The same for error x seconds per iteration."""
 
     @property
     def name(self) -> str:
@@ -115,7 +115,7 @@ def bias(
     """Measure rollouts of several lengths, all from the same trajectories."""
     rows = len(directions.squares)
     valid = experience.rollout.valid[:rows]
-    reference = experience.long_advantages(rows, gamma, gae_lambda)
+    reference = experience.full_advantages(rows, gamma, gae_lambda)
     measured = [
         _length(experience, directions, reference, n_steps, gamma, gae_lambda)
         for n_steps in lengths
@@ -128,28 +128,28 @@ def curve(
 ) -> list[Point]:
     """Return every shape N x T = `samples` at the lengths measured, shortest rollouts first.
 
-    `seconds` tells how long an iteration of N x T takes, None where it is not known.
+    `seconds` returns how long an iteration of N x T takes, None where it is not known.
     """
     lengths = [each for each in measured.lengths if samples % each.n_steps == 0]
     sizes = [samples // each.n_steps for each in lengths]
     if not lengths:
         return []
     errors = [_errors(measured, length, n) for length, n in zip(lengths, sizes, strict=True)]
-    scatter = torch.stack([each.total for each in errors], 1)[1:]
+    resampled = torch.stack([each.total for each in errors], 1)[1:]
     times = [
         seconds(n_envs, length.n_steps) if seconds else None
         for n_envs, length in zip(sizes, lengths, strict=True)
     ]
-    wins, paid = _wins(scatter), _wins_per_second(scatter, times)
+    shares, shares_per_second = _best_shares(resampled), _best_shares_per_second(resampled, times)
     return [
         Point(
             Shape(sizes[k], length.n_steps),
             bias2=_quantiles(errors[k].bias2),
             variance=_quantiles(errors[k].variance),
             error=_quantiles(errors[k].total),
-            wins=wins[k],
+            best_share=shares[k],
             steps_per_second=None if (spent := times[k]) is None else samples / spent,
-            wins_per_second=paid[k],
+            best_share_per_second=shares_per_second[k],
         )
         for k, length in enumerate(lengths)
     ]
@@ -222,21 +222,22 @@ class _Errors(NamedTuple):
 
 
 def _errors(measured: Bias, length: Length, n_envs: int) -> _Errors:
-    """Return the errors of N rollouts of a length, their part along the gradient made right.
+    """Return the errors of N rollouts of a length, rescaled to be right along the gradient.
 
     <G(T), G> comes from the three squared norms, |G(T)|^2 + |G|^2 - |b(T)|^2 being twice it.
-    Infinite where a resample leaves no gradient to be right along.
+    Infinite where |G|^2 or <G(T), G> of a resample is not positive.
     """
     own = scattered(length.windows, squared_gradient)
     reference = scattered(measured.reference, squared_gradient)
     along = (own + reference - scattered(length.difference, squared_gradient)) / 2
     spread = scattered(length.windows, _window_variance).clamp(min=0)
     factor = reference / along.square()
-    lost = (reference <= 0) | (along <= 0)
+    undefined = (reference <= 0) | (along <= 0)
     # Cauchy and Schwarz hold for the truth, not for every estimate of it.
     bias2 = (own * factor - 1).clamp(min=0)
     return _Errors(
-        torch.where(lost, math.inf, bias2), torch.where(lost, math.inf, spread * factor / n_envs)
+        torch.where(undefined, math.inf, bias2),
+        torch.where(undefined, math.inf, spread * factor / n_envs),
     )
 
 
@@ -248,18 +249,20 @@ def _quantiles(scattered: Tensor) -> Estimate:
     return Estimate(float(scattered[0]), float(low), float(high))
 
 
-def _wins(errors: Tensor) -> list[float]:
+def _best_shares(errors: Tensor) -> list[float]:
     """Return how often each of the columns [R, shapes] is the smallest."""
-    told = torch.isfinite(errors).any(1)
-    best = errors[told].argmin(1)
+    defined = torch.isfinite(errors).any(1)
+    best = errors[defined].argmin(1)
     return [float((best == k).sum()) / max(1, len(best)) for k in range(errors.shape[1])]
 
 
-def _wins_per_second(errors: Tensor, times: list[float | None]) -> list[float | None]:
+def _best_shares_per_second(errors: Tensor, times: list[float | None]) -> list[float | None]:
     """The same for error x seconds, among the shapes that were timed."""
     known = [k for k, each in enumerate(times) if each is not None]
-    paid: list[float | None] = [None] * len(times)
+    shares: list[float | None] = [None] * len(times)
     spent = torch.tensor([times[k] for k in known], dtype=errors.dtype)
-    for k, won in zip(known, _wins(errors[:, known] * spent) if known else [], strict=True):
-        paid[k] = won
-    return paid
+    for k, share in zip(
+        known, _best_shares(errors[:, known] * spent) if known else [], strict=True
+    ):
+        shares[k] = share
+    return shares

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from isobatch.batch import Shape
 from isobatch.estimate import Estimate
 from isobatch.pages.figures import (
     COLOURS,
@@ -32,12 +33,13 @@ Entry = dict[str, Any]
 
 GREY = COLOURS[-1]
 LOG = {"type": "log", "exponentformat": "none"}
-CURVE = {"bias2": "squared bias", "variance": "variance", "error": "error: the sum"}
+CURVE = {"bias2": "bias²", "variance": "variance", "error": "error: bias² + variance"}
 MARKS = {
     "best": ("best per sample", "star", 15, COLOURS[4]),
     "fastest": ("best per second", "diamond-open", 22, COLOURS[3]),
-    "own": ("the recipe's own", "circle-open", 30, GREY),
+    "own": ("the recipe's shape", "circle-open", 30, GREY),
 }
+WITHIN_OR_ACROSS = {"within": "same environment", "across": "different environments"}
 DEEPEST = 1e3
 """How far below the smallest error the curve is drawn: deeper parts decide nothing."""
 GAP = 0.02
@@ -46,13 +48,13 @@ GAP = 0.02
 
 def curve(entry: Entry) -> Figure:
     """Draw error, squared bias and variance of every shape of as many samples."""
-    names = [f"{shape['n_envs']}x{shape['n_steps']}" for shape in entry["shapes"]]
+    names = [Shape(shape["n_envs"], shape["n_steps"]).name for shape in entry["shapes"]]
     series = {
         name: _band([shape[kind] for shape in entry["shapes"]]) for kind, name in CURVE.items()
     }
     floor = _floor(series)
-    title = f"Error of the gradient of {entry['samples']:,} samples"
-    layout = base_layout(title, "environments x steps", "of the squared gradient", 6)
+    title = f"Gradient error at {entry['samples']:,} samples per rollout"
+    layout = base_layout(title, "environments x steps", "relative to |G|²", 6)
     layout["xaxis"] |= ticks([label(name) for name in names])
     layout["yaxis"] |= LOG | {"range": [math.log10(floor), None]}
     layout |= {"height": 460, "hovermode": "x"}
@@ -81,7 +83,7 @@ def decomposition(kind: str, entries: list[Entry]) -> Figure:
         for name, colour in parts.items()
     ]
     total = _band([entry["total"] for entry in entries])
-    layout = base_layout(f"Variance times samples, {kind} advantages", "", "", 3)
+    layout = base_layout(f"Gradient variance times samples, {kind} advantages", "", "", 3)
     layout["xaxis"] |= ticks([label(entry["shape"], 12) for entry in entries])
     # Few environments may leave an interval without end: it runs out of the figure.
     tallest = float(np.nanmax([samples * total.middle, *(bar["y"] for bar in bars)]))
@@ -114,7 +116,7 @@ def noise(entries: list[Entry], samples: int) -> Figure:
 
 def scatter(entry: Entry, entries: list[Entry]) -> Figure:
     """Draw a batch's samples against every batch's mean gradient: a panel each, all axes alike."""
-    layout = base_layout(label(entry["shape"]), "", "cosine", 0)
+    layout = base_layout(label(entry["shape"]), "", "cosine similarity", 0)
     most = 1.05 * max(abs(cosine) for cosine in _dots(entries, "cosine")) or 1.0
     layout["yaxis"] |= {"range": [-most, most], "zerolinewidth": 2}
     layout |= {"height": 260, "shapes": [], "annotations": []}
@@ -125,7 +127,7 @@ def scatter(entry: Entry, entries: list[Entry]) -> Figure:
     for place, (panel, (start, end)) in enumerate(zip(entry["scatter"], edges, strict=True)):
         number = place + 1 if place else ""
         domain = {"domain": [start, end - GAP], "range": lengths, "nticks": 4, "anchor": "y"}
-        layout[f"xaxis{number}"] = axis("length") | LOG | domain
+        layout[f"xaxis{number}"] = axis("norm") | LOG | domain
         layout["annotations"].append(_above(place, f"x{number} domain"))
         layout["shapes"].append(_level(float(np.mean(panel["cosine"])), f"x{number} domain"))
         traces.append(_cloud(panel, f"x{number}"))
@@ -144,31 +146,32 @@ def cosines(entry: Entry) -> Figure:
 
 
 def lags(entries: list[Entry]) -> Figure:
-    """Draw how alike gradients are some steps apart, within trajectories and across them."""
+    """Draw the correlation of gradients by lag, within trajectories and across them."""
     every = sorted({lag for entry in entries for lag in entry["lag"]})
     series = {
-        f"{entry['shape']} {kind}": _placed(entry["lag"], every, entry[kind])
+        f"{entry['shape']} {name}": _placed(entry["lag"], every, entry[kind])
         for entry in entries
-        for kind in ("within", "across")
+        for kind, name in WITHIN_OR_ACROSS.items()
     }
     traces = _lines(series)
     for place, trace in enumerate(traces):
         shape, across = divmod(place, 2)
         colour = COLOURS[shape % len(COLOURS)]
         trace["line"] |= {"color": colour, "dash": "dot" if across else "solid"}
-    layout = base_layout("Correlation of gradients", "steps apart", "correlation", len(series))
+    title = "Correlation of per-sample gradients"
+    layout = base_layout(title, "lag (steps)", "correlation", len(series))
     layout["xaxis"] |= ticks([f"{lag:,}" for lag in every])
     return {"data": traces, "layout": layout}
 
 
 def bias(entries: list[Entry]) -> Figure:
     """Draw the gradient's bias by the rollout's length."""
-    return _by_length(entries, "bias", "Bias of the gradient", "of the gradient's length")
+    return _by_length(entries, "bias", "Bias of the gradient", "relative to |G|")
 
 
 def advantage_error(entries: list[Entry]) -> Figure:
     """Draw the advantages' error by the rollout's length."""
-    return _by_length(entries, "advantage_error", "Error of advantages", "of their size (rms)")
+    return _by_length(entries, "advantage_error", "Advantage error", "relative RMS error")
 
 
 def _by_length(entries: list[Entry], kind: str, title: str, unit: str) -> Figure:
@@ -177,7 +180,7 @@ def _by_length(entries: list[Entry], kind: str, title: str, unit: str) -> Figure
         f"λ = {entry['gae_lambda']}": _placed(entry["n_steps"], every, entry[kind])
         for entry in entries
     }
-    layout = base_layout(title, "steps, T", unit, len(series))
+    layout = base_layout(title, "rollout length T (steps)", unit, len(series))
     layout["xaxis"] |= ticks([f"{steps:,}" for steps in every])
     layout["yaxis"]["rangemode"] = "tozero"
     layout["hovermode"] = "x"

@@ -32,12 +32,12 @@ FEWEST_ENVS, FEWEST_IMAGE_ENVS = 64, 32
 """Fewer leave the curve's intervals too wide to act on."""
 BATCHES, IMAGE_BATCHES = 5, 2
 LONGER = 4
-"""Rollouts are tried up to so many times their present length."""
-FADED = 0.01
-"""A reward counts for nothing once (gamma lambda)^k is below this."""
+"""Rollouts are tried up to this many times their present length."""
+NEGLIGIBLE = 0.01
+"""Rewards k steps ahead are ignored once (gamma lambda)^k is below this."""
 MOST_AHEAD = 512
 MOST_ENVS, MOST_IMAGE_ENVS = 1024, 256
-"""Wider shapes are not timed: making them takes longer than it tells."""
+"""Wider shapes are not timed: making that many environments takes too long."""
 
 Progress = Callable[[str, int, int], None]
 """(what, done so far, of how many or 0) -> None."""
@@ -48,7 +48,7 @@ class Question:
     """What is asked of a policy."""
 
     shapes: tuple[Shape, ...] = ()
-    """Batches to take apart; none: the recipe's own."""
+    """Batch shapes to decompose; none: the recipe's own."""
     batches: int | None = None
     """Independent ones of each shape."""
     of: Of = "policy"
@@ -61,7 +61,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Batches:
-    """K batches of one shape, taken apart."""
+    """K batches of one shape, decomposed."""
 
     shape: Shape
     batches: int
@@ -93,8 +93,8 @@ class Findings:
     curve: list[curve.Point]
 
     @property
-    def tells(self) -> bool:
-        """True where there is a curve, its gradient not lost in the noise of what was collected."""
+    def has_curve(self) -> bool:
+        """True where the gradient stands out of its noise, so that some shape has an error."""
         return any(math.isfinite(shape.error.value) for shape in self.curve)
 
     def best(self, updates: int = 1) -> curve.Point:
@@ -133,14 +133,14 @@ def investigate(
         experience = replace(experience, rollout=replace(experience.rollout, observations={}))
         give_back_memory()  # Images are no longer needed, and are most of it.
         gamma, own_lambda = recipe.objective.gamma, gae_lambda(recipe)
-        taken = []
+        decomposed = []
         for k, shape in enumerate(plan.shapes):
-            progress("taking batches apart", k, len(plan.shapes))
-            taken.append(_batches(experience, found, shape, plan.batches, question, recipe))
+            progress("decomposing variance", k, len(plan.shapes))
+            decomposed.append(_batches(experience, found, shape, plan.batches, question, recipe))
         lambdas = dict.fromkeys((own_lambda, *question.lambdas))
         biases = []
         for k, each in enumerate(lambdas):
-            progress("cutting rollouts", k, len(lambdas))
+            progress("measuring bias", k, len(lambdas))
             biases.append(curve.bias(experience, found, plan.lengths, gamma, each))
         timed = question.speed and make_env is None and untimed(recipe) is None
         progress("timing shapes" if timed else "comparing shapes", 0, 0)
@@ -148,7 +148,7 @@ def investigate(
         shapes = curve.curve(biases[0], plan.samples, seconds)
     return Findings(
         policy, question, plan.own, plan.samples, experience, found,
-        time.perf_counter() - began, taken, biases, shapes,
+        time.perf_counter() - began, decomposed, biases, shapes,
     )  # fmt: skip
 
 
@@ -156,13 +156,13 @@ def check(recipe: Recipe, question: Question) -> None:
     """Refuse what cannot be measured, saying what can."""
     if not recipe.algorithm.policy_gradient and question.of == "policy":
         raise UserError(
-            f"{recipe.algo} has no policy gradient: its policy is the largest of its action "
-            "values; probe those with --of value"
+            f"{recipe.algo} has no policy gradient, its policy follows the action values: use "
+            "--of value"
         )
     for shape in question.shapes or (_own(recipe),):
         if shape.n_envs * _batch_count(question, images=False) < 2:
             raise UserError(
-                f"{shape.name} and one batch have no variance to measure: take two environments "
+                f"{shape.name} with one batch has no variance to estimate: use two environments "
                 "or more, or --batches 2"
             )
 
@@ -209,7 +209,7 @@ def _plan(policy: Policy, question: Question) -> _Plan:
         n_rows *= 2
     wanted = {1 << k for k in range(20)} | {shape.n_steps for shape in (*shapes, own)}
     lengths = sorted(each for each in wanted if each <= n_rows and samples % each == 0)
-    ahead = max(_reach(recipe, each) for each in (gae_lambda(recipe), *question.lambdas))
+    ahead = max(_horizon(recipe, each) for each in (gae_lambda(recipe), *question.lambdas))
     return _Plan(own, shapes, batches, samples, n_envs, n_rows, ahead, lengths)
 
 
@@ -221,14 +221,14 @@ def _batch_count(question: Question, images: bool) -> int:
     return question.batches or (IMAGE_BATCHES if images else BATCHES)
 
 
-def _reach(recipe: Recipe, gae_lambda: float) -> int:
-    """Return how many steps ahead an advantage still notices."""
+def _horizon(recipe: Recipe, gae_lambda: float) -> int:
+    """Return how many steps ahead an advantage depends on noticeably."""
     discount = recipe.objective.gamma * gae_lambda
     if discount >= 1:
         return MOST_AHEAD
     if discount == 0:
         return 1
-    return max(1, min(MOST_AHEAD, math.ceil(math.log(FADED) / math.log(discount))))
+    return max(1, min(MOST_AHEAD, math.ceil(math.log(NEGLIGIBLE) / math.log(discount))))
 
 
 def _collected(
@@ -242,7 +242,7 @@ def _collected(
 
     def acted(steps: int) -> None:
         nonlocal done
-        progress("acting", done, 0)
+        progress("collecting rollouts", done, 0)
         done += steps * plan.n_envs
 
     experience = collect(
@@ -268,7 +268,7 @@ def _directions(
     def differentiated(rows: int) -> None:
         nonlocal done
         done += rows
-        progress("differentiating", done, total)
+        progress("computing gradients", done, total)
 
     rollout = experience.rollout
     return directions(
@@ -287,7 +287,7 @@ def _batches(
     question: Question,
     recipe: Recipe,
 ) -> Batches:
-    """Take K batches of a shape apart: each the first T steps of N environments."""
+    """Decompose K batches of a shape: each the first T steps of N environments."""
     n_envs, n_steps = shape
     total = count * n_envs
     objective = recipe.objective

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
+from isobatch.batch import Shape
 from isobatch.pages.figures import Figure
 from isobatch.pages.page import fill
 from isobatch.probe import figures
@@ -17,7 +17,7 @@ def render(data: dict[str, Any]) -> str:
     """Return the page of a probe, given what `probe.json` holds."""
     source = data["source"]
     points = [_point(number, point) for number, point in enumerate(data["points"], start=1)]
-    samples = math.prod(int(side) for side in source["shape"].split("x"))
+    samples = Shape.parse(source["shape"]).samples
     drawn = {
         f"{point['id']}-{name}": figure
         for point in points
@@ -29,7 +29,15 @@ def render(data: dict[str, Any]) -> str:
 
 def _point(number: int, point: dict[str, Any]) -> dict[str, Any]:
     """Return a point with what its part of the page also says."""
+    curve = point["curve"]
+    if curve:
+        shapes = [
+            shape | {"name": Shape(shape["n_envs"], shape["n_steps"]).name}
+            for shape in curve["shapes"]
+        ]
+        curve = curve | {"shapes": shapes}
     return point | {
+        "curve": curve,
         "id": f"point-{number}",
         "place": _place(point),
         "kinds": _kinds(point),
@@ -44,7 +52,7 @@ def _place(point: dict[str, Any]) -> str:
     if not point["env_steps"]:
         return "before training"
     share = "" if point["fraction"] is None else f", {100 * point['fraction']:.3g}% of training"
-    return f"after {point['env_steps']:,} steps{share}"
+    return f"after {point['env_steps']:,} environment steps{share}"
 
 
 def _figures(point: dict[str, Any], samples: int) -> dict[str, Figure]:

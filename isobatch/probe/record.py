@@ -125,7 +125,7 @@ def _bias(bias: curve.Bias) -> dict[str, Any]:
 
 
 def _curve(findings: Findings) -> dict[str, Any] | None:
-    if not findings.tells:
+    if not findings.has_curve:
         return None
     fastest = findings.fastest
     return {
@@ -142,8 +142,8 @@ def _curve(findings: Findings) -> dict[str, Any] | None:
                 "variance": each.variance.json,
                 "error": each.error.json,
                 "steps_per_second": each.steps_per_second,
-                "wins": each.wins,
-                "wins_per_second": each.wins_per_second,
+                "wins": each.best_share,
+                "wins_per_second": each.best_share_per_second,
             }
             for each in findings.curve
         ],

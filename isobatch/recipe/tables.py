@@ -62,15 +62,15 @@ class Environment:
     """How the environments are made."""
 
     vectorization: Literal["sync", "async"] = "sync"
-    """Gymnasium environments only: step them in this process, or in one process each."""
+    """Gymnasium environments: step them in this process (sync), or in one process each (async)."""
     env_threads: Whole = 0
-    """EnvPool's threads; 0 lets it choose. The results do not depend on it."""
+    """EnvPool's threads; 0 lets EnvPool choose. Results do not depend on it."""
     env_options: Pairs = ()
-    """Options passed to the environment, as name=value (for Procgen: num_levels=200)."""
+    """Options of the environment, as name=value (for Procgen: num_levels=200)."""
     episodic_life: bool = False
-    """Atari: end an episode at each lost life in training; whole games are still scored."""
+    """Atari: end training episodes at each lost life; returns are still those of full games."""
     sign_rewards: bool = False
-    """Atari: train on the sign of the reward; the score reported is the game's own."""
+    """Atari: clip training rewards to their sign; returns are still the game's score."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -84,17 +84,18 @@ class Model:
     """The networks."""
 
     encoder: Literal["auto", "mlp", "nature", "impala", "custom"] = "auto"
-    """What reads the observation; auto takes nature for images and mlp for vectors."""
+    """Observation encoder; auto is nature (DQN's CNN) for images and mlp for vectors."""
     architecture: Literal["shared", "dual", "detach"] = "dual"
-    """One encoder for policy and value, two, or one that the value loss does not train."""
+    """One encoder for policy and value (shared), one each (dual), or one shared whose gradient
+    from the value loss is stopped (detach)."""
     hidden_sizes: Widths = (64, 64)
     """Widths of the MLP's hidden layers."""
     activation: Literal["tanh", "relu", "elu"] = "tanh"
-    """The MLP's activation."""
+    """Activation function of the MLP."""
     layer_norm: bool = False
-    """Normalise each hidden layer before its activation, as PQN needs."""
+    """Layer normalisation before each hidden activation, as PQN needs."""
     init: Literal["orthogonal", "reference"] = "orthogonal"
-    """Orthogonal weights, or the reference implementation's row-normalised ones."""
+    """Initialisation: orthogonal, or row-normalised as in openai/ppo-ewma (reference)."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,13 @@ class Normalize:
     """Running statistics applied to what the environment gives."""
 
     normalize_observations: bool = False
-    """Centre and scale vector observations by their running mean and deviation."""
+    """Normalise vector observations by their running mean and standard deviation."""
     normalize_rewards: bool = False
-    """Divide rewards by the running deviation of the discounted return."""
+    """Divide rewards by the running standard deviation of the discounted return."""
     reward_gamma: Unit = 0.99
-    """Discount of that return; the reference keeps 0.99 whatever gamma is."""
+    """Discount factor of that return; openai/ppo-ewma uses 0.99 whatever gamma is."""
     reward_clip: Positive = 10.0
-    """Bound on the normalised reward."""
+    """Clip normalised rewards to [-x, x]."""
 
 
 @dataclass(frozen=True)
@@ -116,44 +117,51 @@ class Objective:
     """What is maximised and how far one update may go."""
 
     gamma: Unit = 0.99
-    """Discount per step."""
+    """Discount factor."""
     gae_lambda: Unit = 0.95
-    """GAE's lambda: 0 trusts the value function, 1 the returns."""
+    """GAE's lambda: 0 for one-step TD errors, 1 for full returns minus values."""
     objective: str = "clip"
-    """clip the ratio, a kl penalty on it, or pg, the policy gradient without one."""
+    """Policy objective: clip (PPO's clipped ratio), kl (a KL penalty), pg (the plain policy
+    gradient), or one of your own."""
     clip_range: Positive = 0.2
-    """Clipping's epsilon."""
+    """PPO's clipping epsilon."""
     clip_range_schedule: Schedule = "constant"
-    """Constant, or linear to 0 over the budget in environment steps."""
+    """Constant, or linear decay to 0 over the budget in environment steps."""
     kl_coef: NotNegative = 1.0
-    """The KL penalty's beta."""
+    """Coefficient of the KL penalty, beta."""
     kl_estimator: Literal["squared", "exact"] = "squared"
-    """KL penalty: half the squared log-ratio (the reference's), or the distributions' own KL."""
+    """KL penalty: half the squared log-ratio (squared, as in openai/ppo-ewma), or the exact KL of
+    the distributions (exact)."""
     max_ratio: Ratio = 100.0
-    """No importance ratio exceeds this."""
+    """Cap on the importance ratio."""
     ent_coef: NotNegative = 0.0
-    """Weight of the entropy bonus."""
+    """Coefficient of the entropy bonus."""
     vf_coef: NotNegative = 0.5
-    """Weight of the value loss 0.5 (v - target)^2; twice SB3's vf_coef, who has no half there."""
+    """Coefficient of the value loss 0.5 (v - target)^2; twice SB3's vf_coef, whose loss has no
+    0.5."""
     target_kl: Positive | None = None
-    """Stop the iteration's updates once the approximate KL exceeds 1.5 times this."""
+    """Stop the iteration's updates early once the approximate KL exceeds 1.5 times this."""
     advantage_normalization: Literal["batch", "minibatch", "ewma", "none"] = "batch"
-    """Normalise advantages over the rollout, each minibatch, several iterations, or not at all."""
+    """Normalise advantages over the rollout (batch), over each minibatch, by moving averages over
+    iterations (ewma), or not at all (none)."""
     advantage_decay: Decay = 0.0
-    """With ewma: decay of the advantage moments per iteration; 0 is the rollout alone."""
+    """With ewma: decay per iteration of the advantages' mean and variance; 0 uses the current
+    rollout only."""
     proximal_decay: Decay = 0.889
-    """PPO-EWMA: decay of the averaged weights per gradient step."""
+    """PPO-EWMA: decay per gradient step of the proximal policy, an average of weights."""
     minibatches_by: Literal["samples", "envs"] = "samples"
-    """Draw minibatches from single rows, or from whole environments' trajectories."""
+    """Draw minibatches from single rows (samples) or whole environments' trajectories (envs)."""
     n_value_epochs: Whole = 0
-    """Epochs of the value function alone, before the policy's n_epochs; 0 trains both at once."""
+    """Separate epochs for the value function, before the policy's n_epochs; 0 trains both
+    together."""
     baseline: bool = True
     """REINFORCE: subtract the value function from the returns."""
     staleness: Whole = 0
     """Learn from each rollout this many iterations after it was collected."""
     staleness_loss: Literal["decoupled", "behavior", "proximal"] = "decoupled"
-    """Stale data: weigh it by the policy that acted and limit the step from the one before the
-    update (decoupled), or take for both the one that acted, or the one before the update."""
+    """Loss on stale data. decoupled: importance weights relative to the behaviour policy, step
+    limited relative to the proximal policy (that before the update); behavior: both relative to
+    the behaviour policy; proximal: both relative to the proximal policy."""
     coefficients: Coefficients = field(default_factory=Coefficients)
     """Settings that a user's own objective or algorithm has beside these."""
 
@@ -165,15 +173,17 @@ class Phasic:
     n_policy_iterations: Count = 32
     """Iterations of a policy phase, N_pi; an auxiliary phase follows."""
     n_aux_epochs: Whole = 6
-    """Passes over the whole phase's data in the auxiliary phase, E_aux."""
+    """Epochs of the auxiliary phase over all data of the policy phase, E_aux."""
     clone_coef: NotNegative = 1.0
-    """Auxiliary phase: weight of KL(policy before it, policy)."""
+    """Auxiliary phase: coefficient of the behaviour cloning loss KL(policy before it, policy)."""
     aux_learning_rate: NotNegative = 0.0
-    """Step size of the auxiliary phase's own optimiser; 0 takes learning_rate."""
+    """Learning rate of the auxiliary phase, which has its own optimiser; 0 uses learning_rate."""
     aux_segments: Whole = 0
-    """Auxiliary minibatches hold this many environments' rollouts; 0 takes n_envs / 16."""
+    """Segments (one environment's rows of one rollout) per auxiliary minibatch; 0 uses n_envs / 16,
+    at least 1."""
     phase_memory: Size = "4GB"
-    """Memory for the phase's compressed observations; what exceeds it goes to a file in the run."""
+    """Memory for the phase's compressed observations; the rest goes to a file in the run
+    directory."""
 
     def segments(self, n_envs: int) -> int:
         """Return how many environments' rollouts an auxiliary minibatch holds."""
@@ -185,11 +195,11 @@ class Reshape:
     """The batch in the course of the run."""
 
     batch_schedule: str = ""
-    """Batches by environment step or part of the budget, N x T [x minibatches]: "0:8x128,
-    100k:32x128, 50%:128x32x8". Or adaptive: they follow the gradient's noise, which is then
-    measured every 10 iterations unless probe_every says otherwise."""
+    """Batch by environment step or percentage of the budget, N x T [x minibatches]: "0:8x128,
+    100k:32x128, 50%:128x32x8". Or adaptive: the batch follows the measured gradient noise, every
+    10 iterations unless probe_every is set."""
     rescale: bool = True
-    """Move the hyperparameters, which belong to the recipe's own batch, by the rules."""
+    """Rescale the hyperparameters with the batch, by the rules of isobatch rescale."""
 
     @property
     def is_adaptive(self) -> bool:
@@ -202,9 +212,9 @@ class Probe:
     """What is measured while training."""
 
     probe_every: Whole = 0
-    """Measure the policy gradient's noise every so many iterations; 0 never. A probe takes as long
-    as an epoch and a half: every 10 iterations cost some 5 percent at 3 or 4 epochs, every 20 at
-    one, every 50 at one step (a2c)."""
+    """Measure the noise of the policy gradient every this many iterations; 0: never. A measurement
+    takes as long as 1.5 epochs: some 5% of the run time with 10 at 3 or 4 epochs, with 20 at one
+    epoch, with 50 at one gradient step (a2c)."""
 
 
 @dataclass(frozen=True)
@@ -233,11 +243,11 @@ class Exploration:
     """PQN's random actions."""
 
     epsilon_start: Unit = 1.0
-    """Probability of a random action at the start."""
+    """Epsilon, the probability of a random action, at the start."""
     epsilon_end: Unit = 0.05
-    """The same at the end."""
+    """Epsilon at the end."""
     epsilon_fraction: Unit = 0.2
-    """Part of the budget over which it falls, linearly."""
+    """Fraction of the budget over which epsilon is annealed linearly."""
 
 
 @dataclass(frozen=True)
@@ -245,23 +255,23 @@ class Optimizer:
     """How gradients become steps."""
 
     optimizer: Literal["adam", "radam", "rmsprop", "sgd"] = "adam"
-    """The update rule."""
+    """Optimiser."""
     learning_rate: Positive = 3e-4
-    """Step size."""
+    """Learning rate."""
     learning_rate_schedule: Schedule = "constant"
-    """Constant, or linear to 0 over the budget in environment steps."""
+    """Constant, or linear decay to 0 over the budget in environment steps."""
     adam_beta1: Decay = 0.9
-    """Adam's decay of the gradient's mean."""
+    """Adam's and RAdam's beta1, the decay of the mean gradient."""
     adam_beta2: Decay = 0.999
-    """Adam's decay of the squared gradient's mean."""
+    """Adam's and RAdam's beta2, the decay of the mean squared gradient."""
     adam_eps: Positive = 1e-5
-    """Adam's (RAdam's, RMSprop's) epsilon."""
+    """Epsilon of Adam, RAdam and RMSprop."""
     rms_decay: Decay = 0.99
-    """RMSprop's decay of the squared gradient's mean."""
+    """RMSprop's alpha, the decay of the mean squared gradient."""
     momentum: Decay = 0.0
     """SGD's momentum."""
     max_grad_norm: PositiveBound | None = None
-    """Clip the gradient's norm to this; none by default, as in the reference."""
+    """Clip the gradient's global norm to this; none: no clipping."""
 
 
 @dataclass(frozen=True)
@@ -269,18 +279,19 @@ class Machine:
     """Where and how the numbers are computed."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto takes CUDA where there is one."""
+    """PyTorch device; auto uses CUDA if available."""
     threads: Whole = 0
-    """PyTorch's CPU threads; 0 takes one for small MLPs and every core for images."""
+    """PyTorch's CPU threads; 0 uses one for small MLPs and all cores for images."""
     chunk_size: Whole = 0
-    """Rows per forward-backward pass; 0 chooses a cache-sized number. Gradients are exact."""
+    """Rows per forward and backward pass, accumulated to the exact gradient of the minibatch; 0
+    chooses a cache-sized number."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the update of small networks; auto does where the run is long enough to repay it."""
+    """Compile the update of small networks; auto does if the run is long enough to pay off."""
     checkpoint_seconds: NotNegative = 60.0
-    """Write a checkpoint about this often."""
+    """Seconds between checkpoints."""
     keep_policies: Whole = 4
-    """Keep the policy at this many equal parts of the budget, for probing; 0 keeps the last one
-    only."""
+    """Save the policy at this many equal fractions of the budget, for probing; 0 saves the last
+    one only."""
 
 
 @dataclass(frozen=True)
@@ -290,11 +301,11 @@ class Recipe:
     env: str
     """Environment id: EnvPool's, Gymnasium's (gymnasium:Id, module:Id) or tensor:Id."""
     algo: str = "ppo"
-    """The algorithm: ppo, ppo-ewma, ppg, ppg-ewma, a2c, reinforce, pqn, or one of your own."""
+    """Algorithm: ppo, ppo-ewma, ppg, ppg-ewma, a2c, reinforce, pqn, or one of your own."""
     total_timesteps: Count = 100_000
-    """Data budget in environment steps; the run ends within n_envs of it."""
+    """Budget in environment steps; the run ends within n_envs of it."""
     seed: Seed = 1
-    """Seed of everything random in the run."""
+    """Random seed of the run."""
     batch: Batch = field(default_factory=Batch)
     objective: Objective = field(default_factory=Objective)
     reshape: Reshape = field(default_factory=Reshape)

@@ -81,8 +81,8 @@ class Sinks(Sink):
                     self._failed.add(place)
                     reason = f"{type(error).__name__}: {one_line(error)}"
                     print(
-                        f"isobatch: the sink {_name(sink)} failed ({reason}); training goes on, "
-                        "and its further errors are not shown",
+                        f"isobatch: the sink {_name(sink)} failed ({reason}); training continues, "
+                        "further errors of this sink are not shown",
                         file=sys.stderr,
                     )
 
@@ -109,7 +109,8 @@ class Lines(Sink):
     def row(self, row: dict[str, Any]) -> None:
         """Print a line if the last one is old enough."""
         if self._due() or row.get("reshaped"):
-            print(f"{row['env_steps']:>10,} / {self._total:,} steps  {readings(row)}", flush=True)
+            done = f"{row['env_steps']:>10,} / {self._total:,} env steps"
+            print(f"{done}  {readings(row)}", flush=True)
 
     def note(self, text: str) -> None:
         """Print a line if the last one is old enough."""
@@ -182,11 +183,11 @@ def readings(row: dict[str, Any]) -> str:
     if row.get("approx_kl") is not None:
         parts.append(f"KL {row['approx_kl']:.4f}")
     if row.get("clip_fraction") is not None:
-        parts.append(f"clipped {row['clip_fraction']:.1%}")
+        parts.append(f"clip fraction {row['clip_fraction']:.1%}")
     if row.get("age_iterations"):
-        parts.append(f"{row['age_iterations']:.0f} iterations old")
+        parts.append(f"staleness {counted(round(row['age_iterations']), 'iteration')}")
     if row.get("epsilon") is not None:
-        parts.append(f"random {row['epsilon']:.1%}")
+        parts.append(f"epsilon {row['epsilon']:.3f}")
     if row.get("phase_memory_bytes") is not None:
         parts.append(_phase(row))
     if row.get("noise_scale") is not None:
@@ -198,11 +199,11 @@ def readings(row: dict[str, Any]) -> str:
 
 
 def _phase(row: dict[str, Any]) -> str:
-    """Say how far PPG's phase is and where its observations lie."""
+    """Say which iteration of PPG's phase it is and where its observations are stored."""
     place = f"{size(row['phase_memory_bytes'])} in memory"
     if row["phase_disk_bytes"]:
         place += f", {size(row['phase_disk_bytes'])} on disk"
-    return f"phase {row['phase_iteration']:.0f}: {place}"
+    return f"phase iteration {row['phase_iteration']:.0f}: {place}"
 
 
 def _name(sink: object) -> str:

@@ -1,4 +1,4 @@
-"""What the rules do not keep the same, each said in a line with its number."""
+"""What the rules do not keep the same: a warning each, with its number."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _several_epochs(recipe: Recipe, factors: Factors) -> str | None:
     if new.n_epochs == 1 or not recipe.algorithm.policy_gradient or not factors.sizes_differ:
         return None
     return (
-        f"n_epochs {new.n_epochs}: the rules hold for one pass; later ones reuse data that "
-        f"the policy has moved {new.n_minibatches} or more gradient steps from"
+        f"n_epochs {new.n_epochs}: the rules hold for one epoch; in later ones the policy is "
+        f"{new.n_minibatches} or more gradient steps away from the behaviour policy"
     )
 
 
@@ -39,7 +39,7 @@ def _other_epochs(recipe: Recipe, factors: Factors) -> str | None:
         return None
     return (
         f"n_epochs {factors.old.n_epochs} -> {factors.new.n_epochs}: {factors.epochs:.3g} times "
-        "the gradient steps on the same data; no rule makes up for that"
+        "the gradient steps on the same data; no rule compensates for this"
     )
 
 
@@ -49,15 +49,15 @@ def _step_limited_from_acting(recipe: Recipe, factors: Factors) -> str | None:
         return None
     age = old.n_minibatches * factors.opt * factors.epochs
     text = (
-        f"{recipe.algo}'s steps are limited from the policy that acted, whose age in data "
-        f"follows the rollout, {old.rollout_size:,} -> {new.rollout_size:,} rows"
+        f"{recipe.algo}'s proximal policy is the behaviour policy, whose age in samples changes "
+        f"with the rollout size, {old.rollout_size:,} -> {new.rollout_size:,} rows"
     )
     if algorithm.averaged is None:
         return text
     return (
-        f"{text}: {algorithm.averaged} with proximal_decay {decay_of_mass(age):.5g} does not "
-        f"(centre of mass {age:.4g} gradient steps, the {old.n_minibatches} of an iteration as "
-        "tuned)"
+        f"{text}; that of {algorithm.averaged} with proximal_decay {decay_of_mass(age):.5g} keeps "
+        f"its age (centre of mass {age:.4g} gradient steps, corresponding to the "
+        f"{old.n_minibatches} of one epoch as tuned)"
     )
 
 
@@ -67,9 +67,9 @@ def _normalized_over_rollouts(recipe: Recipe, factors: Factors) -> str | None:
         return None
     advice = (
         f"advantage_normalization ewma with advantage_decay {decay_of_span(factors.iter):.5g} "
-        "takes in as many as before"
+        "covers as many as before"
         if factors.iter > 1
-        else "no normalisation takes in less than a rollout"
+        else "advantage_normalization ewma cannot cover less than one rollout"
     )
     return (
         f"advantages are normalised over each rollout, now {factors.new.rollout_size:,} rows "
@@ -83,7 +83,8 @@ def _normalized_in_minibatches(recipe: Recipe, factors: Factors) -> str | None:
         return None
     return (
         f"advantages are normalised in each minibatch, now of {factors.new.minibatch_size:,} rows "
-        f"instead of {factors.old.minibatch_size:,}: the update depends on that size; ewma does not"
+        f"instead of {factors.old.minibatch_size:,}: the update depends on this size; with "
+        "advantage_normalization ewma it does not"
     )
 
 
@@ -92,8 +93,9 @@ def _clipped_gradient(recipe: Recipe, factors: Factors) -> str | None:
     if factors.opt == 1 or bound is None:
         return None
     return (
-        f"max_grad_norm {bound:g} bounds a gradient whose noise moves with the minibatch: "
-        f"where noise rules, {bound * math.sqrt(factors.opt):.4g} clips as often (x sqrt(c_opt))"
+        f"max_grad_norm {bound:g} clips a gradient whose noise depends on the minibatch size: "
+        f"where noise dominates, {bound * math.sqrt(factors.opt):.4g} (x sqrt(c_opt)) clips as "
+        "often as before"
     )
 
 
@@ -102,7 +104,7 @@ def _stops_at_kl(recipe: Recipe, factors: Factors) -> str | None:
     if target is None or not factors.sizes_differ:
         return None
     return (
-        f"target_kl {target:g} stops an iteration, and an iteration is now "
+        f"target_kl {target:g} stops an iteration early, and an iteration is now "
         f"{factors.new.rollout_size:,} rows instead of {factors.old.rollout_size:,}"
     )
 
@@ -124,15 +126,12 @@ def _horizon(recipe: Recipe, factors: Factors) -> str | None:
         return None
     discount = recipe.objective.gamma * recipe.objective.gae_lambda
     horizon = math.inf if discount == 1 else 1 / (1 - discount)
-    fits = "reach" if new >= horizon else "do not reach"
-    rest = (
-        "more of them rest on the value function when rollouts are short"
-        if new < old
-        else "fewer of them rest on the value function than before"
-    )
+    fits = "covers" if new >= horizon else "does not cover"
+    more = "more" if new < old else "fewer"
     return (
-        f"n_steps {old} -> {new}: advantages look {horizon:.3g} steps ahead, which {new} steps "
-        f"{fits}; {rest}"
+        f"n_steps {old} -> {new}: GAE's horizon 1 / (1 - gamma lambda) is {horizon:.3g} steps, "
+        f"which a rollout of {new} {fits}; {more} advantages than before depend on the value at "
+        "its end"
     )
 
 
@@ -143,7 +142,7 @@ def _beyond_noise(factors: Factors, noise_scale: float) -> str | None:
     where = "above" if size > noise_scale else "near"
     return (
         f"minibatches of {size:,} rows are {where} the measured noise scale of "
-        f"{noise_scale:,.0f}: there the rules' perfect scaling ends"
+        f"{noise_scale:,.0f}: the perfect scaling that the rules assume ends there"
     )
 
 

@@ -96,7 +96,7 @@ def rescale(
     return Rescaled(reshaped.replace(**moved), changes, warnings)
 
 
-BATCH_RULE = "as asked"
+BATCH_RULE = "as requested"
 Rule = Callable[[Recipe, Factors, list[str]], list[Change]]
 """(tuned recipe, factors, warnings to add to) -> what moves."""
 
@@ -108,10 +108,10 @@ def _rules(betas: bool, grad_norm: bool) -> list[Rule]:
 
 def _batch_changes(old: Recipe, new: Recipe) -> list[Change]:
     reasons = {
-        "n_envs": "the batch asked for",
-        "n_steps": "the batch asked for",
+        "n_envs": "the new batch",
+        "n_steps": "the new batch",
         "n_minibatches": f"minibatches of {new.batch.minibatch_size:,} rows",
-        "n_epochs": "the batch asked for",
+        "n_epochs": "the new batch",
     }
     return [
         Change(name, getattr(old.batch, name), getattr(new.batch, name), BATCH_RULE, reason)
@@ -132,7 +132,8 @@ def _step_size(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Ch
                 settings.learning_rate,
                 settings.learning_rate / math.sqrt(c),
                 "/ sqrt(c_opt)",
-                f"the noise of {settings.optimizer}'s step falls with the root of the minibatch",
+                f"the noise of {settings.optimizer}'s step falls with the square root of the "
+                "minibatch size",
             )
         ]
     return [
@@ -141,7 +142,7 @@ def _step_size(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Ch
             settings.learning_rate,
             settings.learning_rate / c,
             "/ c_opt",
-            "so many samples move the weights as far, however they are cut",
+            "keeps the change of the weights per sample the same",
         )
     ]
 
@@ -157,7 +158,7 @@ def _betas(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change
             values[name],
             values[name] ** (1 / factors.opt),
             "^ (1 / c_opt)",
-            "the average reaches back over as many samples as before",
+            "the moving average covers as many samples as before",
         )
         for name in names[recipe.optimizer.optimizer]
         if factors.opt != 1 and values[name] > 0
@@ -174,7 +175,7 @@ def _grad_norm(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Ch
             bound,
             bound * math.sqrt(factors.opt),
             "x sqrt(c_opt)",
-            "a gradient that is mostly noise is that much longer",
+            "the norm of a gradient that is mostly noise grows by as much",
         )
     ]
 
@@ -191,7 +192,8 @@ def _proximal(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Cha
             recipe.objective.proximal_decay,
             decay_of_mass(age * factor),
             "centre of mass x c_opt" + ("" if factors.epochs == 1 else " x new E / old E"),
-            f"the average stays {age * factor:.4g} gradient steps, so as much data, behind",
+            f"the proximal policy is {age * factor:.4g} gradient steps old, as many samples as "
+            "before",
         )
     ]
 
@@ -206,13 +208,16 @@ def _advantages(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[C
         wanted = 1.0  # Where it was before: no trace of having been elsewhere.
     if wanted < 1:
         warnings.append(
-            f"advantage_decay is 0: the moments should span {wanted:.3g} of a rollout, and one "
-            "rollout is the least"
+            f"advantage_decay is 0: the advantages' mean and variance should cover {wanted:.3g} "
+            "rollouts, and one is the minimum"
         )
     new = decay_of_span(max(1.0, wanted))
     if new == old:
         return []
-    reason = f"the moments span {max(1.0, wanted):.4g} rollouts, so as much data"
+    reason = (
+        f"mean and variance of the advantages cover {max(1.0, wanted):.4g} rollouts, as many "
+        "samples as before"
+    )
     return [Change("advantage_decay", old, new, "span x c_iter", reason)]
 
 
@@ -225,13 +230,13 @@ def _phase(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change
     new = max(1, round(wanted))
     if abs(new - wanted) > 1e-9 * wanted:
         warnings.append(
-            f"n_policy_iterations {new} is {wanted:.4g} rounded: a phase holds "
-            f"{new / wanted:.3g} times the data it did"
+            f"n_policy_iterations {wanted:.4g} is rounded to {new}: a phase has "
+            f"{new / wanted:.3g} times as many samples as before"
         )
     if new == old:
         return []
     return [
-        Change("n_policy_iterations", old, new, "x c_iter", "a phase holds as much data as before")
+        Change("n_policy_iterations", old, new, "x c_iter", "a phase has as many samples as before")
     ]
 
 
@@ -252,7 +257,11 @@ def _auxiliary(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Ch
         new = 0.0  # It takes learning_rate, which moves just as far.
     if new == chosen:
         return []
-    reason = f"auxiliary minibatches are {1 / c:.4g} times as large"
+    reason = (
+        "auxiliary minibatches keep their size"
+        if c == 1
+        else f"auxiliary minibatches are {1 / c:.4g} times as large"
+    )
     return [Change("aux_learning_rate", chosen, new, rule, reason)]
 
 

@@ -154,7 +154,7 @@ def test_an_unsupported_action_space_is_refused_by_name(space):
 
 def test_images_of_two_sizes_are_refused():
     near, far = (spaces.Box(0, 255, (3, size, size), np.uint8) for size in (36, 48))
-    with pytest.raises(UserError, match="several sizes"):
+    with pytest.raises(UserError, match="different sizes"):
         observation_layout(spaces.Dict({"near": near, "far": far}))
 
 

@@ -108,7 +108,7 @@ def test_the_text_is_a_command_that_is_read_back():
 def test_a_name_of_ones_own_leaves_the_script_open():
     imported = exchange.read("cleanrl", {"exp_name": "mine", "clip_vloss": False})
     assert len(imported.unknown) == 1
-    assert imported.unknown[0].startswith("script mine: unknown here; ppo.py's defaults")
+    assert imported.unknown[0].startswith("script mine: unknown; ppo.py's defaults")
 
 
 def test_only_what_moved_is_written_and_what_follows_is_left_out():

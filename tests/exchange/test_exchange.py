@@ -69,7 +69,7 @@ def test_unknown_key_names_the_nearest(source, key, message):
         ("sb3", {"n_timesteps": 1, "total_timesteps": 2}, "are the same; give one"),
         ("sb3", {"policy_kwargs": "dict(net_arch="}, "policy_kwargs must be a dictionary"),
         ("sb3", {"policy_kwargs": "dict(net_arch=['a'])"}, "net_arch must be a list of widths"),
-        ("sb3", {"policy_kwargs": "dict(net_arch=[])"}, "net_arch must have a layer"),
+        ("sb3", {"policy_kwargs": "dict(net_arch=[])"}, "net_arch must have at least one layer"),
         ("sb3", {"policy_kwargs": "dict(optimizer_kwargs=dict(betas=1))"}, "optimizer_kwargs must"),
         ("zoo", {"normalize": "dict(norm_obs='x')"}, "zoo: norm_obs must be true or false"),
         ("cleanrl", {"clip_coef": 0}, "cleanrl: clip_coef must be positive"),
@@ -142,9 +142,9 @@ def test_words_that_say_nothing(words, message):
     ("name", "text", "message"),
     [
         ("a.json", "{", "not valid JSON"),
-        ("a.json", "[1]", "holds no dictionary"),
+        ("a.json", "[1]", "does not contain a dictionary"),
         ("a.yml", "a: [", "not valid YAML"),
-        ("a.yaml", "- 1", "holds no dictionary"),
+        ("a.yaml", "- 1", "does not contain a dictionary"),
         ("a.yml", "a: !!python/object/apply:os.getcwd []", "not valid YAML"),
     ],
 )
@@ -159,7 +159,7 @@ def test_files_that_cannot_be_read(tmp_path, name, text, message):
 def test_one_file_at_a_time(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"n_envs": 1}')
-    with pytest.raises(UserError, match="one file at a time"):
+    with pytest.raises(UserError, match="only one file"):
         exchange.arguments("zoo", [str(path), str(path)])
 
 
@@ -193,7 +193,7 @@ def test_what_stale_data_and_averages_are_is_lost_in_sb3():
     missing = "\n".join(exchange.write("sb3", recipe).missing)
     for text in (
         "algo ppo-ewma: sb3 has ppo", "staleness 2", "advantage_normalization ewma",
-        "advantage_decay 0.9", "proximal_decay 0.8: sb3 limits the step from the policy that acted",
+        "advantage_decay 0.9", "proximal_decay 0.8: sb3's proximal policy is the behaviour policy",
     ):  # fmt: skip
         assert text in missing
     assert missing.count("proximal_decay") == 1

@@ -93,16 +93,16 @@ def test_workers_multiply_the_environments_and_keep_their_number():
     wider = exchange.write("ppo-ewma", recipe.replace(n_envs=512), given)
     assert wider.given == {"workers": 4, "num_envs": 128}
     assert "mpiexec -np 4" in wider.text
-    with pytest.raises(UserError, match="n_envs 66 cannot be shared by 4 workers"):
+    with pytest.raises(UserError, match="n_envs 66 is not divisible by 4 workers"):
         exchange.write("ppo-ewma", recipe.replace(n_envs=66), given)
 
 
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"kl_penalty": 1}, "kl_penalty 1: a penalty beside the clipping"),
+        ({"kl_penalty": 1}, "kl_penalty 1: a KL penalty and clipping"),
         ({"vf_true_weight": 0.5}, "vf_true_weight 0.5"),
-        ({"aux_beta1": 0.5}, "aux_beta1, aux_beta2 (0.5, 0.999): here beta1 and beta2 hold"),
+        ({"aux_beta1": 0.5}, "aux_beta1, aux_beta2 (0.5, 0.999): Isobatch uses beta1 and beta2"),
         ({"aux_mbsize": 0.5}, "aux_mbsize 0.5"),
     ],
 )
@@ -121,5 +121,5 @@ def test_the_text_is_python_and_names_what_train_fn_does_not_take():
     recipe = exchange.read("ppo-ewma", {"entcoef": 0.02}).recipe
     text = exchange.write("ppo-ewma", recipe).text
     compile(text, "text", "exec")
-    assert "# train_fn does not pass on entcoef=0.02: add it to its ppo_hps" in text
+    assert "# train_fn does not take entcoef=0.02: add it to its ppo_hps" in text
     assert "\n    entcoef" not in text

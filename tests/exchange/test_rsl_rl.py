@@ -141,7 +141,7 @@ def test_defaults_that_changed_between_versions_must_be_given():
     ("table", "key", "value", "line"),
     [
         ("algorithm", "symmetry_cfg", {"use_data_augmentation": True}, "algorithm.symmetry_cfg"),
-        ("algorithm", "rnd_cfg", {"weight": 0.5}, "algorithm.rnd_cfg: a reward for what is new"),
+        ("algorithm", "rnd_cfg", {"weight": 0.5}, "algorithm.rnd_cfg: random network distillation"),
         ("algorithm", "optimizer", "adamw", "algorithm.optimizer adamw"),
         ("algorithm", "use_mixed_precision", True, "algorithm.use_mixed_precision True"),
         ("policy", "init_noise_std", 0.5, "policy.init_noise_std 0.5"),

@@ -106,17 +106,17 @@ def test_a_minibatch_larger_than_the_rollout_is_the_rollout():
     imported = exchange.read("sb3", {"n_steps": 8, "batch_size": 256})
     assert imported.recipe.batch.n_minibatches == 1
     assert imported.unknown == [
-        "batch_size 256: more than the 8 rows of a rollout, which are then one minibatch"
+        "batch_size 256: more than the 8 rows of a rollout; the rollout is one minibatch"
     ]
 
 
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"clip_range_vf": 0.2}, "clip_range_vf 0.2: limits how far the value function moves"),
-        ({"use_sde": True}, "use_sde True: explores with noise that depends on the state"),
+        ({"clip_range_vf": 0.2}, "clip_range_vf 0.2: value function clipping"),
+        ({"use_sde": True}, "use_sde True: state-dependent exploration"),
         ({"sde_sample_freq": 4}, "sde_sample_freq 4: how often"),
-        ({"device": "cuda:1"}, "device cuda:1: here one of"),
+        ({"device": "cuda:1"}, "device cuda:1: Isobatch has"),
         ({"rollout_buffer_kwargs": {"a": 1}}, "rollout_buffer_kwargs"),
         ({"policy": "MultiInputPolicy"}, "policy MultiInputPolicy"),
         ({"policy_kwargs": "dict(ortho_init=False)"}, "policy_kwargs ortho_init False"),

@@ -78,9 +78,9 @@ def test_rollouts_cut_from_a_trajectory_are_bootstrapped_at_their_ends():
         torch.testing.assert_close(found[rows], alone)
 
 
-def test_long_advantages_look_to_the_trajectorys_end():
+def test_full_advantages_look_to_the_trajectorys_end():
     rollout = experience(begin(PLAIN))
-    found = Experience(rollout, 0, None).long_advantages(5, 0.9, 0.8)
+    found = Experience(rollout, 0, None).full_advantages(5, 0.9, 0.8)
     whole, _ = gae(rollout.rewards, rollout.values, rollout.terminated, rollout.truncated, 0.9, 0.8)
     torch.testing.assert_close(found, whole[:5])
 
@@ -94,5 +94,5 @@ def test_rewards_are_in_the_unit_the_values_were_trained_in():
     found = collect(policy, 4, 20, 20, make_env=lambda: Counter(length=7)).rollout
     torch.testing.assert_close(found.rewards[found.valid], found.scores[found.valid] / 2)
     policy.reward_moments = None
-    with pytest.raises(UserError, match="how its rewards were normalised"):
+    with pytest.raises(UserError, match="no reward normalisation statistics"):
         collect(policy, 4, 20, 20, make_env=lambda: Counter(length=7))

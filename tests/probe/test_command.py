@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import isobatch
 from isobatch.batch import Shape
 from isobatch.cli import main
+from isobatch.estimate import Estimate
 from isobatch.probe.laboratory import Question, investigate
 
 
@@ -34,10 +36,14 @@ def refused(capsys, *arguments) -> str:
 def test_it_answers_tabulates_and_writes(run, capsys):
     assert main(["probe", str(run), "--shapes", "4x32,16x8", "--batches", "3"]) == 0
     printed = capsys.readouterr().out
-    first = printed.splitlines()[1]
-    assert first.startswith("at 128 samples: ")
-    assert "of resamples" in first
-    for word in ("longer rollouts", "design effect", "noise scale", "steps/s", "advantage error"):
+    first, second = printed.splitlines()[1:3]
+    shape = re.match(r"at 128 samples per rollout: (\d+x\d+)\b.* has the smallest gradient", first)
+    assert shape is not None
+    assert re.match(rf"{shape[1]} has the smallest error in \d+% of bootstrap resamples", second)
+    for word in (
+        "longer rollouts", "design effect", "effective sample size", "noise scale", "env steps/s",
+        "95% CI", "advantage error",
+    ):  # fmt: skip
         assert word in printed
     data = json.loads((run / "probe.json").read_text())
     (point,) = data["points"]
@@ -91,7 +97,7 @@ def test_a_q_network_has_the_gradient_of_its_values(tmp_path, capsys):
 def test_shapes_of_different_sizes_are_warned_of(run, tmp_path, capsys):
     where = ["--json", str(tmp_path / "a.json"), "--page", str(tmp_path / "b.html"), "--no-speed"]
     assert main(["probe", str(run), "--shapes", "4x8,4x16", *where]) == 0
-    assert "! the shapes are not of one size (4x8 = 32, 4x16 = 64)" in capsys.readouterr().out
+    assert "! the shapes differ in size (4x8 = 32, 4x16 = 64)" in capsys.readouterr().out
 
 
 def test_mistakes_are_one_line(run, tmp_path, capsys):
@@ -130,7 +136,7 @@ def test_what_is_measured_does_not_depend_on_when(run):
     assert first.curve == again.curve
 
 
-def test_a_gradient_lost_in_its_noise_names_no_shape(run):
+def test_a_gradient_too_noisy_to_measure_names_no_shape(run):
     from isobatch.probe.answer import answer, tables
     from isobatch.probe.record import record
 
@@ -138,8 +144,27 @@ def test_a_gradient_lost_in_its_noise_names_no_shape(run):
         isobatch.load(run), Question(shapes=(Shape(4, 8),), batches=2, speed=False)
     )
     blank = [replace(each, error=each.error._replace(value=math.inf)) for each in findings.curve]
-    lost = replace(findings, curve=blank)
-    assert not lost.tells
-    assert "no shape to name" in answer(lost)[0]
-    assert not any(line.startswith("shape ") for line in tables(lost))
-    assert record([lost], None)["points"][0]["curve"] is None
+    noisy = replace(findings, curve=blank)
+    assert not noisy.has_curve
+    assert "too noisy to choose a shape" in answer(noisy)[0]
+    assert not any(line.startswith("shape ") for line in tables(noisy))
+    assert record([noisy], None)["points"][0]["curve"] is None
+
+
+def test_correlation_is_called_significant_only_where_zero_is_outside_its_interval(run):
+    from isobatch.probe.answer import answer
+
+    findings = investigate(
+        isobatch.load(run), Question(shapes=(Shape(4, 8),), batches=2, speed=False)
+    )
+
+    def line(covariance: Estimate) -> str:
+        (batches,) = findings.batches
+        raw = replace(batches.raw, covariance=covariance)
+        changed = replace(findings, batches=[replace(batches, raw=raw)])
+        return next(each for each in answer(changed) if each.startswith("4x8: "))
+
+    assert "not significantly different from zero" in line(Estimate(0.1, -0.1, 0.3))
+    assert "too few environments for an interval" in line(Estimate(0.1))
+    for covariance in (Estimate(0.2, 0.1, 0.3), Estimate(-0.2, -0.3, -0.1)):
+        assert "zero" not in line(covariance)

@@ -53,15 +53,15 @@ def test_the_bias_is_what_bootstrapping_too_low_leaves_out():
 
 def test_a_value_function_that_is_right_leaves_no_bias():
     measured = bias(*made(value=2.0), LENGTHS, GAMMA, LAMBDA)
-    # A is then noise around 0 with no gradient: nothing to be relative to, and nothing lost.
-    assert measured.lost > 0.2
+    # A is then noise around 0 with no gradient: nothing to be relative to.
+    assert measured.share_without_signal > 0.2
 
 
 def test_the_advantage_error_is_the_root_mean_square():
     found, directions = made()
     measured = bias(found, directions, [4], GAMMA, LAMBDA)
     short = found.advantages(4, 128, GAMMA, LAMBDA)
-    long = found.long_advantages(128, GAMMA, LAMBDA)
+    long = found.full_advantages(128, GAMMA, LAMBDA)
     expected = (short - long).square().mean().sqrt() / long.square().mean().sqrt()
     assert measured.lengths[0].advantage_error == pytest.approx(float(expected), rel=1e-5)
 
@@ -95,7 +95,7 @@ def test_correlated_rollouts_want_more_environments():
 
     assert longest_over_shortest(correlated) > 1.5 * longest_over_shortest(independent)
     assert correlated[0].shape.n_envs == 64
-    assert sum(each.wins for each in correlated) == pytest.approx(1)
+    assert sum(each.best_share for each in correlated) == pytest.approx(1)
 
 
 def test_shapes_are_those_that_divide_and_time_weighs():
@@ -103,9 +103,9 @@ def test_shapes_are_those_that_divide_and_time_weighs():
     shapes = curve(measured, 64, lambda n_envs, n_steps: None if n_steps == 1 else n_steps * 1.0)
     assert [each.name for each in shapes] == ["64x1", "32x2", "16x4"]
     assert shapes[0].steps_per_second is None
-    assert shapes[0].wins_per_second is None
+    assert shapes[0].best_share_per_second is None
     assert shapes[1].steps_per_second == 32
-    assert shapes[1].wins_per_second == 1
+    assert shapes[1].best_share_per_second == 1
     assert curve(measured, 5, None)[0].name == "5x1"
 
 

@@ -174,11 +174,11 @@ def test_every_section_is_there(page):
 def test_the_answer_comes_first(page):
     start = page.words.index("At 1,024 samples: 64x16.")
     assert page.words.index("Per second: 128x8") < page.words.index("lowest error")
-    assert "After 100,000 steps, 100% of training" in page.words[:start]
+    assert "After 100,000 environment steps, 100% of training" in page.words[:start]
     assert "Pendulum-v1, ppo" in page.words[:start]
-    assert "the recipe's own 1,024 samples" in page.words
+    assert "the recipe's 1,024 samples" in page.words
     assert "26,480 samples from 80 environments" in page.words
-    assert "sketched in 2,048 numbers" in page.words
+    assert "projected to 2,048 dimensions" in page.words
     assert "squared norm of the reference gradient" in page.words
 
 
@@ -214,15 +214,15 @@ def test_the_curve_marks_its_winners_and_the_recipe(page):
     assert marks == {
         "best per sample: 64x16": [4],
         "best per second: 128x8": [3],
-        "the recipe's own: 16x64": [6],
+        "the recipe's shape: 16x64": [6],
     }
     assert re.search(r"64x16 \S+ \[.*?\] .* 12,126 \d+% \d+% best per sample", page.words)
     assert re.search(r"1x1024 -0\.0001\d* \[.*?\] \S+ \[.*?\] \S+ \[.*?\] - \d+%", page.words)
 
 
 def test_a_noise_scale_without_bound_is_said(page):
-    assert "4x32 two-batch 1,100 [400.0, not bounded]" in page.words
-    assert "4x32 per-environment not bounded [700.0, not bounded]" in page.words
+    assert "4x32 two-batch 1,100 [400.0, ∞]" in page.words
+    assert "4x32 per-environment ∞ [700.0, ∞]" in page.words
     figure = page.data["figures"]["point-1-noise"]
     edge = 10 ** figure["layout"]["xaxis"]["range"][1]
     bounded, half, none = figure["data"][:3]
@@ -249,7 +249,7 @@ def test_values_without_intervals_are_enough():
     point |= {"fraction": None, "env_steps": 0, "sketch": None}
     page = Elements(render(data))
     assert "Before training" in page.words
-    assert "sketched" not in page.words
+    assert "projected" not in page.words
     curve = page.data["figures"]["point-1-curve"]["data"]
     assert [trace["name"] for trace in curve if trace["mode"] == "markers"] == [
         "best per sample: 64x16"
