@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from isobatch.cli.flags import Parser, whole_number
 from isobatch.errors import UserError
+from isobatch.text import counted, duration, size
 
 if TYPE_CHECKING:
     from isobatch.study.design import Study
@@ -19,37 +20,43 @@ def study(arguments: list[str]) -> int:
     """isobatch study: run arms x environments x seeds, then report."""
     parser = Parser(
         prog="isobatch study",
-        description="Compare batch shapes at one data budget. The same command goes on where it "
-        "stopped.",
+        description="Compare arms (recipes) over environments and seeds, all at the same budget of "
+        "environment steps. Run the same command again to continue a stopped study.",
         usage="isobatch study NAME|FILE.toml [options], or isobatch study --list",
     )
     parser.add_argument("source", nargs="?", metavar="NAME|FILE", help="a preset or a TOML file")
     parser.add_argument("--list", action="store_true", help="list the presets and their claims")
-    parser.add_argument("--scale", metavar="laptop|paper", help="a preset's size (default: laptop)")
-    parser.add_argument("--seeds", type=whole_number, metavar="N", help="this many seeds instead")
     parser.add_argument(
-        "--workers", type=whole_number, metavar="N", help="runs at once (default: one a core)"
+        "--scale", metavar="laptop|paper", help="size of a preset (default: laptop)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: studies/NAME")
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what it would cost, run nothing"
+        "--seeds", type=whole_number, metavar="N", help="number of seeds, instead of the study's"
+    )
+    parser.add_argument(
+        "--workers", type=whole_number, metavar="N", help="parallel runs (default: one per core)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="study directory (default: studies/NAME)"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the estimated cost and run nothing"
     )
     parser.add_argument(
         "--cluster", choices=["local", "ray", "slurm"], default="local",
-        help="where the workers run (default: processes of this machine)",
+        help="where the workers run (default: local processes)",
     )  # fmt: skip
     parser.add_argument(
         "--slurm", nargs="*", default=[], metavar="NAME=VALUE",
-        help="submitit's parameters, e.g. slurm_partition=cpu timeout_min=600",
+        help="parameters of submitit, e.g. slurm_partition=cpu timeout_min=600",
     )  # fmt: skip
     parser.add_argument(
-        "--retry-failed", action="store_true", help="begin runs that were given up anew"
+        "--retry-failed", action="store_true", help="run failed runs again, from scratch"
     )
     parser.add_argument(
         "--env", action="append", default=[], metavar="MODULE:ID",
-        help="confirm that a module the study names may be imported",
+        help="allow importing a module that an environment of the study names",
     )  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="show nothing but the verdicts")
+    parser.add_argument("--quiet", action="store_true", help="print only the verdicts")
     parsed = parser.parse_args(arguments)
     if parsed.list:
         return _list()
@@ -81,27 +88,32 @@ def _conduct(parsed: Any) -> int:
     for line in queue.set_aside_damaged():
         print(f"damaged, to be run again: {line}")
     if parsed.retry_failed:
-        print(f"{queue.retry_failed()} failed runs begin anew")
+        print(f"{counted(queue.retry_failed(), 'failed run')} to run again, from scratch")
     outcome = conduct(queue, _executor(parsed, root, workers), workers, choose_view(parsed.quiet))
     for cell, reason in outcome.failed.items():
         print(f"failed: {cell}: {reason}")
     if outcome.left:
-        print(f"stopped with {outcome.left} runs to go; the same command goes on")
+        print(
+            f"stopped with {counted(outcome.left, 'run')} left; run the same command again to "
+            "continue"
+        )
         return 130
     return _finish(root, bool(outcome.failed))
 
 
 def report(arguments: list[str]) -> int:
-    """isobatch report: write a study's page."""
-    parser = Parser(prog="isobatch report", description="Write the page of a study: report.html.")
+    """isobatch report: write a study's HTML report."""
+    parser = Parser(prog="isobatch report", description="Write a study's HTML report.")
     parser.add_argument("study", type=Path, help="study directory")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in it")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: report.html in the study directory"
+    )
     parsed = parser.parse_args(arguments)
     return _finish(parsed.study, False, parsed.out)
 
 
 def _finish(root: Path, failed: bool, out: Path | None = None) -> int:
-    """Write the page and say what the study found."""
+    """Write the report and print the verdicts."""
     from isobatch.study.report import write
     from isobatch.study.results import Results
     from isobatch.study.verdict import verdicts
@@ -113,11 +125,13 @@ def _finish(root: Path, failed: bool, out: Path | None = None) -> int:
         if records:
             first = records[0]
             print(
-                f"{len(records)} runs {outcome}, left out; the first: {first.cell}: {first.problem}"
+                f"{counted(len(records), 'run')} {outcome}, not in the results; the first: "
+                f"{first.cell}: {first.problem}"
             )
     for verdict in verdicts(results):
         print(f"{verdict.claim.text}\n  {verdict.sentence}")
-    print(f"{len(results.having('done'))} runs of {len(results.records)} are in {page}")
+    done = len(results.having("done"))
+    print(f"report of {done} of {counted(len(results.records), 'run')}: {page}")
     return 1 if failed else 0
 
 
@@ -127,10 +141,11 @@ def _list() -> int:
     for name in preset_names():
         laptop = load(name)
         print(f"{name}: {laptop.title}")
-        shape = (
-            f"{len(laptop.arms)} arms x {len(laptop.envs)} environments x {len(laptop.seeds)} seeds"
+        runs = (
+            f"{counted(len(laptop.arms), 'arm')} x {counted(len(laptop.envs), 'environment')} x "
+            f"{counted(len(laptop.seeds), 'seed')}"
         )
-        print(f"  {shape}, {laptop.budget:,} steps each: {', '.join(laptop.arms)}")
+        print(f"  {runs}, {laptop.budget:,} env steps each: {', '.join(laptop.arms)}")
         for claim in laptop.claims:
             print(f"  claim: {claim.text} ({claim.source})")
     return 0
@@ -138,25 +153,25 @@ def _list() -> int:
 
 def _show_plan(chosen: Study, workers: int, root: Path, quiet: bool) -> None:
     from isobatch.study.plan import estimate
-    from isobatch.text import duration
 
     costs = estimate(chosen)
     count = len(chosen.seeds)
     seconds = sum(cost.seconds for cost in costs.values()) * count / workers
-    size = sum(cost.bytes for cost in costs.values()) * count
+    needed = sum(cost.bytes for cost in costs.values()) * count
     if not quiet:
-        print(f"{chosen.name}: {len(chosen.cells)} runs of {chosen.budget:,} environment steps")
+        runs = counted(len(chosen.cells), "run")
+        print(f"{chosen.name}: {runs} of {chosen.budget:,} environment steps")
         for (arm, env), cost in costs.items():
-            print(f"  {arm:24} {env:24} {count} seeds, about {duration(cost.seconds)} each")
+            seeds, each = counted(count, "seed"), duration(cost.seconds)
+            print(f"  {arm:24} {env:24} {seeds}, about {each} each")
         print(
-            f"about {duration(seconds)} with {workers} at once and {size / 1e6:,.0f} MB in {root} "
-            "(measured on this machine in a few steps of each)"
+            f"estimated cost: {duration(seconds)} with {counted(workers, 'parallel run')}, "
+            f"{size(needed)} in {root} (from a few timed steps of every arm on this machine)"
         )
     free = shutil.disk_usage(_existing(root)).free
-    if size > free:
+    if needed > free:
         raise UserError(
-            f"the study needs about {size / 1e9:.1f} GB; the disk of {root} has "
-            f"{free / 1e9:.1f} GB free"
+            f"the study needs about {size(needed)}; the disk of {root} has {size(free)} free"
         )
 
 

@@ -43,7 +43,7 @@ def conduct(queue: Queue, executor: Executor, workers: int, view: View) -> Stand
         try:
             _run_all(queue, executor, workers, crew, view)
         except KeyboardInterrupt:
-            view.note("stopping: the runs under way write their checkpoints")
+            view.note("stopping: the active runs write their checkpoints")
         finally:
             for worker in crew:
                 worker.stop()
@@ -71,12 +71,14 @@ def _run_all(
             ending = worker.problem()
             if ending is None:
                 continue
-            view.note(f"a worker ended: {ending.reason}")
+            view.note(f"a worker ended unexpectedly: {ending.reason}")
             left = standing(queue).left
             broken = broken + (not ending.killed) if left == settled else 0
             settled = left
             if broken >= MAX_BROKEN:
-                raise UserError(f"the workers cannot work: {ending.reason}")
+                raise UserError(
+                    f"{MAX_BROKEN} workers failed while no run finished: {ending.reason}"
+                )
         unfinished = sum(status in ("free", "running") for status in queue.states().values())
         while len(crew) < min(workers, unfinished):
             crew.append(executor.start(queue.root))

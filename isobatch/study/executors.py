@@ -119,7 +119,7 @@ class LocalWorker:
 
     def _last_line(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line.strip()), "it printed nothing")
+        return next((line for line in reversed(lines) if line.strip()), "no output")
 
 
 class RayExecutor:

@@ -10,6 +10,7 @@ from isobatch.recipe import Recipe
 from isobatch.study.design import Cell, Study
 from isobatch.study.queue import Queue
 from isobatch.study.results import Results
+from isobatch.text import counted
 
 if TYPE_CHECKING:
     import duckdb
@@ -55,13 +56,13 @@ def run_query(root: str | Path, sql: str, out: Path | None = None) -> str:
     try:
         answer = database.sql(sql)
         if answer is None:
-            raise UserError("the statement gives no rows: begin it with select")
+            raise UserError("the statement returns no rows: use SELECT")
         if out is None:
             return str(answer)
         count = len(answer)
         write = answer.write_csv if out.suffix == ".csv" else answer.write_parquet
         write(str(out))
-        return f"{count} rows in {out}"
+        return f"{counted(count, 'row')} written to {out}"
     except duckdb.Error as error:
         raise UserError(f"the query failed: {' '.join(str(error).split())}") from None
     finally:

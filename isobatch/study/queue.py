@@ -6,7 +6,7 @@
     queue/<cell>.done         its result, with a hash of the metrics it came from
     queue/<cell>.failed       why it was given up
     queue/<cell>.attempts     one line per attempt that came to nothing
-    set-aside/                damaged or failed runs that were begun anew
+    set-aside/                damaged or failed runs that were started again
 
 Every change of hands happens under one file lock, so any number of workers, drivers and machines
 on a shared disk may die at any moment: what they held is free again once its claim is stale.
@@ -31,6 +31,7 @@ from typing import Any, Literal
 from isobatch.errors import DamagedFile, UserError, one_line
 from isobatch.run.store import EVALUATIONS, safe_name, write_atomically
 from isobatch.study.design import Cell, Study
+from isobatch.text import counted
 
 LEASE_SECONDS = 60.0
 """A claim not touched for this long is stale, wherever its worker was."""
@@ -78,7 +79,7 @@ class Holder:
         return self.host == socket.gethostname() and process_start(self.pid) != self.started
 
 
-class Lost(Exception):
+class LeaseLost(Exception):
     """The claim went stale and another worker has the cell."""
 
 
@@ -171,7 +172,7 @@ class Queue:
             (EVALUATIONS, result.evaluations_sha256),
         ):
             if expected and sha256(self.run_path(cell) / name) != expected:
-                raise DamagedFile(f"{self.run_path(cell) / name} is not what the run left there")
+                raise DamagedFile(f"{self.run_path(cell) / name} was changed after the run ended")
         return result
 
     def failure(self, cell: Cell) -> str:
@@ -179,7 +180,7 @@ class Queue:
         try:
             return json.loads(self._file(cell, "failed").read_text(encoding="utf-8"))["reason"]
         except (OSError, ValueError, KeyError, TypeError):
-            return "the record of its failure cannot be read"
+            return "its failure record cannot be read"
 
     def attempts(self, cell: Cell) -> list[dict[str, Any]]:
         """Return the attempts that came to nothing."""
@@ -204,7 +205,7 @@ class Queue:
         return moved
 
     def retry_failed(self) -> int:
-        """Free the cells that were given up, to be tried anew; return how many."""
+        """Free the cells that were given up, to be tried again; return how many."""
         with self._locked():
             failed = [cell for cell, status in self.states().items() if status == "failed"]
             for cell in failed:
@@ -214,7 +215,7 @@ class Queue:
         return len(failed)
 
     def set_aside(self, cell: Cell) -> None:
-        """Move a cell's run out of the way, so that it begins anew."""
+        """Move a cell's run out of the way, so that it starts from scratch."""
         path = self.run_path(cell)
         if path.exists():
             target = self.root / "set-aside" / f"{cell.key}-{uuid.uuid4().hex[:8]}"
@@ -237,11 +238,12 @@ class Queue:
         return now - self._file(cell, "claim").stat().st_mtime > LEASE_SECONDS
 
     def _lose(self, cell: Cell) -> None:
-        """Free a cell whose worker vanished, or give it up where that keeps happening."""
-        self._record(cell, "lost", "its worker vanished")
+        """Free a cell whose worker disappeared, or give it up where that keeps happening."""
+        self._record(cell, "lost", "its worker disappeared")
         reached = [each["iterations"] for each in self.attempts(cell) if each["kind"] == "lost"]
         in_vain = sum(1 for each in reached if each == reached[-1])
-        self._free(cell, "lost", f"its worker vanished {in_vain} times", in_vain >= MAX_LOSSES)
+        reason = f"its worker disappeared {in_vain} times without progress"
+        self._free(cell, "lost", reason, in_vain >= MAX_LOSSES)
 
     def _record(self, cell: Cell, kind: str, reason: str) -> None:
         """Add an attempt that came to nothing, and how far the run has come."""
@@ -278,7 +280,7 @@ class Lease:
         self._file = queue._file(cell, "claim")
 
     def beat(self) -> None:
-        """Show that the worker lives; raise `Lost` where the cell is no longer its own."""
+        """Show that the worker lives; raise `LeaseLost` where the cell is no longer its own."""
         with self._held():
             os.utime(self._file)
 
@@ -299,8 +301,8 @@ class Lease:
         with self._held():
             self.queue._record(self.cell, "error", reason)
             errors = sum(1 for each in self.queue.attempts(self.cell) if each["kind"] == "error")
-            told = f"{reason} ({errors} attempts)"
-            self.queue._free(self.cell, "error", told, give_up=errors >= MAX_ERRORS)
+            why = f"{reason} ({counted(errors, 'attempt')})"
+            self.queue._free(self.cell, "error", why, give_up=errors >= MAX_ERRORS)
 
     def release(self) -> None:
         """Let another worker go on with it."""
@@ -311,7 +313,7 @@ class Lease:
     def _held(self) -> Iterator[None]:
         with self.queue._locked():
             if self.queue._holder(self.cell) != self.holder:
-                raise Lost(str(self.cell))
+                raise LeaseLost(str(self.cell))
             yield
 
 

@@ -169,7 +169,7 @@ def _record(queue: Queue, cell: Cell, status: Status) -> Record:
     if status == "failed":
         return Record(cell, "failed", path, problem=queue.failure(cell))
     if status != "done":
-        problem = "under way" if status == "running" else "not run yet"
+        problem = "still running" if status == "running" else "not run yet"
         return Record(cell, "missing", path, problem=problem)
     try:
         return Record(cell, "done", path, queue.result(cell))

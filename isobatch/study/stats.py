@@ -199,7 +199,7 @@ def area_under_curve(
     if not at.size:
         raise ValueError("the curve has no value: no episode ended")
     if not (np.diff(at) > 0).all():
-        raise ValueError("the curve's steps must increase")
+        raise ValueError("the steps of the curve must increase")
     grid = np.concatenate([[0.0], at[(at > 0) & (at < budget)], [budget]])
     return float(np.trapezoid(np.interp(grid, at, heights), grid) / budget)
 

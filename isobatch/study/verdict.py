@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from isobatch.errors import UserError
+from isobatch.estimate import Estimate
 from isobatch.study.design import Claim, Contrast
 from isobatch.study.results import Results
 from isobatch.study.stats import (
@@ -17,6 +18,7 @@ from isobatch.study.stats import (
     probability_of_improvement,
     van_elteren,
 )
+from isobatch.text import counted, interval
 
 LEVEL = 0.05
 """The chance of a wrong verdict on any claim of a study, if none of them held."""
@@ -48,12 +50,19 @@ class Verdict:
         """The verdict in a line."""
         if self.effect is None:
             return f"{self.verdict}: {self.reason}"
-        test = "equivalence p" if self.claim.margin else "van Elteren p"
         return (
-            f"{self.verdict}: effect {self.effect:+.3f} [{self.low:+.3f}, {self.high:+.3f}] in "
-            f"normalised {'score' if self.claim.measure == 'score' else 'area under the curve'}, "
-            f"{test} {self.p:.3g}, {self.runs} seeds; {self.reason}"
+            f"{self.verdict}: {self.reason}; difference of the {unit(self.claim)} "
+            f"{self.difference}, {name_of_test(self.claim)} p = {self.p:.3g}, "
+            f"{counted(self.runs, 'seed')} (interval and p Bonferroni-adjusted)"
         )
+
+    @property
+    def difference(self) -> str:
+        """The effect and its interval: +0.123 [+0.045, +0.201]."""
+        assert self.effect is not None
+        assert self.low is not None
+        assert self.high is not None
+        return interval(Estimate(self.effect, self.low, self.high), "+.3f")
 
 
 def verdicts(results: Results) -> list[Verdict]:
@@ -76,7 +85,8 @@ def _sides(results: Results, claim: Claim) -> tuple[Floats, Floats] | Verdict:
     """Return both sides' scores, or the verdict where they cannot be had."""
     seeds = results.seeds(claim.arms)
     if len(seeds) < FEWEST_RUNS:
-        reason = f"seeds with every run of its arms done: {len(seeds)}, needed: {FEWEST_RUNS}"
+        done = counted(len(seeds), "seed")
+        reason = f"only {done} with all runs of these arms finished, {FEWEST_RUNS} needed"
         return Verdict(claim, "undecided", len(seeds), reason=reason)
     try:
         better = results.scores(claim.better, seeds, claim.measure)
@@ -103,7 +113,7 @@ def _judge(claim: Claim, better: Floats, than: Floats, p: float, claims: int) ->
         inside = max(abs(low), abs(high)) < claim.margin
         supported = significant and inside
         contradicted = min(low, high) > claim.margin or max(low, high) < -claim.margin
-        reason = _sameness(supported, contradicted, claim.margin)
+        reason = _equivalence(supported, contradicted, claim.margin)
     outcome = "supported" if supported else "contradicted" if contradicted else "undecided"
     return Verdict(
         claim,
@@ -120,20 +130,32 @@ def _judge(claim: Claim, better: Floats, than: Floats, p: float, claims: int) ->
 
 def _direction(supported: bool, contradicted: bool, significant: bool, apart: bool) -> str:
     if supported:
-        return "the difference is in the claimed direction"
+        return "a significant difference in the claimed direction"
     if contradicted:
-        return "the difference is in the other direction"
-    return "the test and the interval disagree" if significant or apart else "no difference shown"
+        return "a significant difference in the opposite direction"
+    if significant or apart:
+        return "the test and the interval disagree"
+    return "no significant difference"
 
 
-def _sameness(supported: bool, contradicted: bool, margin: float) -> str:
+def _equivalence(supported: bool, contradicted: bool, margin: float) -> str:
     if supported:
-        return f"the difference is below {margin:g}"
+        return f"equivalent within the margin of {margin:g}"
     if contradicted:
-        return f"the difference is above {margin:g}"
+        return f"the difference exceeds the margin of {margin:g}"
     return f"a difference of {margin:g} is not ruled out"
 
 
+def unit(claim: Claim) -> str:
+    """Return what a claim's effect is a difference of."""
+    return "normalised score" if claim.measure == "score" else "normalised area under the curve"
+
+
+def name_of_test(claim: Claim) -> str:
+    """Return the test that a claim's p-value comes from."""
+    return "equivalence test" if claim.margin else "van Elteren test"
+
+
 def describe(contrast: Contrast) -> str:
-    """Return a claim's side in words."""
+    """Return a claim's side as text."""
     return contrast if isinstance(contrast, str) else f"gain of {contrast[0]} over {contrast[1]}"

@@ -18,7 +18,7 @@ from isobatch.errors import DamagedFile, InUse, UserError, is_disk_full, one_lin
 from isobatch.recipe import Recipe
 from isobatch.registry import import_for_worker
 from isobatch.run.store import EVALUATIONS
-from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, Lost, Queue, Result, sha256
+from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, LeaseLost, Queue, Result, sha256
 
 WAIT_SECONDS = 1.0
 """How often to look again where all that is left is in other workers' hands."""
@@ -49,7 +49,7 @@ def run(claim: Lease) -> str:
     """Train a claimed cell; return done, failed, error, lost or stopped (it was asked to)."""
     try:
         return _run(claim)
-    except Lost:
+    except LeaseLost:
         return "lost"  # Another worker has it; what is on disk is that one's.
 
 
@@ -127,7 +127,7 @@ def _heartbeat(claim: Lease) -> Iterator[None]:
         while not over.wait(HEARTBEAT_SECONDS):
             try:
                 claim.beat()
-            except Lost:
+            except LeaseLost:
                 return
             except OSError:
                 continue  # A full or absent disk shows itself in the run as well.

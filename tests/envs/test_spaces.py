@@ -159,7 +159,7 @@ def test_images_of_two_sizes_are_refused():
 
 
 def test_an_empty_dict_is_refused():
-    with pytest.raises(UserError, match="nothing"):
+    with pytest.raises(UserError, match="is empty"):
         observation_layout(spaces.Dict({}))
 
 

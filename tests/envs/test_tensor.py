@@ -110,7 +110,7 @@ def test_a_truncation_without_its_final_observation_is_refused():
 
 
 def test_a_tensor_environment_of_another_number_is_refused():
-    with pytest.raises(UserError, match=r"vector of 3 environments.*n_envs 2"):
+    with pytest.raises(UserError, match=r"vector of 3 environments.*n_envs is 2"):
         wrapped(lambda: TensorCounter(3), [1, 2])
 
 

@@ -148,9 +148,9 @@ def test_verdicts_come_first_with_their_numbers(complete):
         assert f"seeds {verdict.runs}" in card
         assert verdict.claim.source in card
     assert place < page.words.index("Aggregate over environments")
-    assert "at 98.8%" in page.words
+    assert "98.8% bootstrap intervals" in page.words
     assert "gain of 16x64 over 8x64 against gain of 8x128 over 8x64" in page.words
-    assert "effect, normalised area under the curve" in page.words
+    assert "difference, normalised area under the curve" in page.words
     assert {verdict.verdict for verdict in verdicts(results)} == set(SYMBOLS)
 
 
@@ -294,7 +294,7 @@ def test_failed_damaged_and_missing_runs_are_listed_and_not_counted(tmp_path):
     page = elements(root)
     assert "37 done , 1 failed , 1 damaged , 1 missing" in page.words
     assert f"failed : {failed}. training diverged <here>" in page.words
-    assert f"damaged : {damaged}. runs/8x128/Breakout-v5/2/metrics.jsonl is not what" in page.words
+    assert f"damaged : {damaged}. runs/8x128/Breakout-v5/2/metrics.jsonl was changed" in page.words
     assert f"missing : {missing}." in page.words
     assert "left out of every number" in page.words
     assert str(tmp_path) not in page.text
@@ -314,8 +314,8 @@ def test_a_study_without_a_complete_seed_still_has_a_page(tmp_path):
     cell = Cell("8x64", "Pong-v5", 1)
     write_run(root, study, cell, study.recipe(cell).to_toml())
     page = elements(root)
-    assert "No seed has every run" in page.words
-    assert "done: 0, needed: 5" in page.words
+    assert "No seed has all runs" in page.words
+    assert "0 seeds with all runs of these arms finished, 5 needed" in page.words
     assert "59 missing" in page.words
     assert list(page.data["figures"]) == ["curves-Pong-v5", "metric-Pong-v5"]
 
@@ -333,7 +333,7 @@ def test_one_complete_seed_gets_no_intervals(tmp_path):
 
 def test_nothing_done_is_said(tmp_path):
     Queue.create(tmp_path / "study", STUDY)
-    with pytest.raises(UserError, match="no run of the study is done"):
+    with pytest.raises(UserError, match="no run of the study is finished"):
         report.write(tmp_path / "study")
     with pytest.raises(UserError, match="holds no study"):
         report.write(tmp_path)
@@ -406,7 +406,7 @@ def test_the_same_study_gives_the_same_page(tmp_path):
     write_study(tmp_path / "study", study)
     first = report.write(tmp_path / "study").read_bytes()
     assert report.write(tmp_path / "study", tmp_path / "other.html").read_bytes() == first
-    with pytest.raises(UserError, match="cannot write the page"):
+    with pytest.raises(UserError, match="cannot write the report"):
         report.write(tmp_path / "study", tmp_path / "absent" / "page.html")
 
 

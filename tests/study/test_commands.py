@@ -65,17 +65,17 @@ def test_one_command_runs_judges_and_reports_and_again_has_nothing_to_do(file, t
         damaged.write("{}\n")
     code, out, _ = isobatch(capsys, "report", root)
     assert code == 0
-    assert "1 runs damaged" in out
-    assert "5 runs of 6" in out
+    assert "1 run damaged" in out
+    assert "5 of 6 runs" in out
     code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
     assert code == 0
     assert f"damaged, to be run again: {cell}" in out
-    assert "6 runs of 6" in out
+    assert "6 of 6 runs" in out
 
     # More seeds are the same study; another design in its place is not.
     code, out, _ = isobatch(capsys, "study", file, "--seeds", 4, "--workers", 1, "--out", root)
     assert code == 0
-    assert "8 runs of 8" in out
+    assert "8 of 8 runs" in out
     file.write_text(TOML.replace("budget = 256", "budget = 512"))
     code, _, error = isobatch(capsys, "study", file, "--out", root)
     assert code == 2
@@ -92,7 +92,7 @@ def test_failed_runs_are_named_and_the_exit_code_tells(file, tmp_path, capsys):
     code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
     assert code == 1
     assert "failed: b, CartPole-v1, seed 1: training diverged" in out
-    assert "3 runs failed, left out" in out
+    assert "3 runs failed, not in the results" in out
 
 
 MISTAKES = {

@@ -11,7 +11,7 @@ import pytest
 from isobatch.errors import DamagedFile, UserError
 from isobatch.study import queue as queue_module
 from isobatch.study.design import from_toml, with_seeds
-from isobatch.study.queue import Lost, Queue, Result, read_study, sha256
+from isobatch.study.queue import LeaseLost, Queue, Result, read_study, sha256
 
 TOML = """
 [study]
@@ -146,7 +146,7 @@ def test_a_worker_that_lost_its_cell_changes_nothing(queue, act, monkeypatch):
     assert other.cell == slow.cell
     acts = {"finish": lambda: finish(slow, score=99.0), "fail": lambda: slow.fail("why")}
     acts |= {"error": lambda: slow.error("why"), "beat": slow.beat, "release": slow.release}
-    with pytest.raises(Lost):
+    with pytest.raises(LeaseLost):
         acts[act]()
     assert queue.states()[slow.cell] == "running"
     finish(other, score=2.0)
@@ -159,7 +159,7 @@ def test_a_run_that_keeps_killing_its_workers_is_given_up(queue, monkeypatch):
     dead_claim(queue.root)
     assert take(queue).cell == STUDY.cells[1]
     assert queue.states()[STUDY.cells[0]] == "failed"
-    assert "vanished" in queue.failure(STUDY.cells[0])
+    assert "disappeared" in queue.failure(STUDY.cells[0])
 
 
 def test_kills_of_a_run_that_goes_on_all_the_same_are_not_counted(queue, monkeypatch):

@@ -105,7 +105,7 @@ def test_too_few_seeds_leave_it_undecided_and_say_so(tmp_path):
     (found,) = verdicts(Results.load(tmp_path / "study"))
     assert found.verdict == "undecided"
     assert found.effect is None
-    assert "done: 2, needed: 5" in found.sentence
+    assert "only 2 seeds with all runs of these arms finished, 5 needed" in found.sentence
 
 
 def test_a_run_that_was_not_evaluated_leaves_its_curve_undecided(tmp_path):

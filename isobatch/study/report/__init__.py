@@ -17,5 +17,5 @@ def write(root: str | Path, out: Path | None = None) -> Path:
     try:
         write_atomically(path, page.encode(errors="replace"))
     except OSError as error:
-        raise UserError(f"cannot write the page {path}: {error.strerror}") from None
+        raise UserError(f"cannot write the report {path}: {error.strerror}") from None
     return path

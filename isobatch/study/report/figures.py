@@ -41,7 +41,7 @@ def aggregate(name: str, estimates: dict[str, Estimate]) -> Figure:
 def profiles(bands: dict[str, Band], at: Floats) -> Figure:
     """Draw the share of runs above each normalised score."""
     layout = base_layout(
-        "Performance profiles", "normalised score", "share of runs above", len(bands)
+        "Performance profiles", "normalised score", "fraction of runs above", len(bands)
     )
     layout["yaxis"]["range"] = [-0.02, 1.02]
     # A profile keeps its value from one threshold to the next.
@@ -69,7 +69,7 @@ def metric(env: str, arms: Sequence[str], budget: int, at: Floats) -> Figure:
 
 
 def improvement(arms: Sequence[str], pairs: dict[tuple[str, str], Estimate]) -> Figure:
-    """Draw how probably one arm's run beats another's, for every pair."""
+    """Draw the probability of improvement for every pair of arms."""
     if len(arms) > MOST_DOTTED_ARMS:
         return _improvement_matrix(arms, pairs)
     traces = [dot(row, estimate, 0) for row, estimate in enumerate(pairs.values())]

@@ -16,7 +16,7 @@ from isobatch.study.design import Cell, Study
 from isobatch.study.report import figures, reproduce, summary
 from isobatch.study.results import Record, Results
 from isobatch.study.stats import Floats
-from isobatch.study.verdict import LEVEL, Verdict, describe, verdicts
+from isobatch.study.verdict import LEVEL, Verdict, describe, name_of_test, unit, verdicts
 
 OUTCOMES = ("done", "failed", "damaged", "missing")
 SYMBOLS = {"supported": "✓", "contradicted": "✗", "undecided": "?"}
@@ -79,13 +79,12 @@ def _left_out(results: Results, root: Path) -> list[dict[str, Any]]:
 
 def _card(verdict: Verdict) -> dict[str, Any]:
     claim = verdict.claim
-    measure = "score" if claim.measure == "score" else "area under the curve"
     return {
         "verdict": verdict,
         "symbol": SYMBOLS[verdict.verdict],
         "sides": f"{describe(claim.better)} against {describe(claim.than)}",
-        "unit": f"normalised {measure}",
-        "test": "equivalence test" if claim.margin else "van Elteren test",
+        "unit": unit(claim),
+        "test": name_of_test(claim),
     }
 
 

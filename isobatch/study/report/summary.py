@@ -50,7 +50,7 @@ def countable(results: Results) -> Results:
     study = results.study
     present = {record.cell.env for record in results.having("done")}
     if not present:
-        raise UserError("no run of the study is done: there is nothing to report")
+        raise UserError("no run of the study is finished: there is nothing to report")
     envs = tuple(env for env in study.envs if env in present)
     records = [record for cell, record in results.records.items() if cell.env in present]
     return Results(replace(study, envs=envs), records)
