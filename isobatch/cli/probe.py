@@ -103,7 +103,7 @@ def probe(arguments: list[str]) -> int:
     found: list[Findings] = []
     for each in policies:
         print(headline(each, parsed.policy), flush=True)
-        with _shown() as progress:
+        with _progress_bar() as progress:
             findings = laboratory.investigate(each, question, progress=progress)
         found.append(findings)
         for line in answer.answer(findings):
@@ -208,8 +208,8 @@ def _write(data: dict[str, Any], path: Path, page: Path) -> None:
 
 
 @contextmanager
-def _shown() -> Iterator[Progress]:
-    """Show how far the laboratory is: a bar in a terminal, nothing elsewhere."""
+def _progress_bar() -> Iterator[Progress]:
+    """Show the progress of the probe: a bar in a terminal, nothing elsewhere."""
     if not sys.stdout.isatty():
         yield lambda what, done, total: None
         return

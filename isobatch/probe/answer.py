@@ -152,13 +152,13 @@ def _with_level(estimate: Estimate, digits: str = ".3g", unit: str = "") -> str:
 
 
 def _per_second(findings: Findings) -> list[str]:
-    fastest = findings.fastest
-    if fastest is None:
+    best = findings.best_per_second
+    if best is None:
         return []
-    share = fastest.best_share_per_second
+    share = best.best_share_per_second
     resamples = f", in {share:.0%} of bootstrap resamples" if share else ""
     return [
-        f"per second on this machine: {fastest.name}, {fastest.steps_per_second:,.0f} env steps/s, "
+        f"per second on this machine: {best.name}, {best.steps_per_second:,.0f} env steps/s, "
         f"has the smallest error x time{resamples}"
     ]
 

@@ -105,7 +105,7 @@ class Findings:
         return min(self.curve, key=lambda shape: shape.error_over(updates))
 
     @property
-    def fastest(self) -> curve.Point | None:
+    def best_per_second(self) -> curve.Point | None:
         """The shape with the smallest error x seconds, where shapes were timed."""
         timed = [(each, each.steps_per_second) for each in self.curve]
         known = [(each, speed) for each, speed in timed if speed is not None]

@@ -127,12 +127,12 @@ def _bias(bias: curve.Bias) -> dict[str, Any]:
 def _curve(findings: Findings) -> dict[str, Any] | None:
     if not findings.has_curve:
         return None
-    fastest = findings.fastest
+    per_second = findings.best_per_second
     return {
         "samples": findings.samples,
         "best": findings.best().name,
         "best_over_ten": findings.best(10).name,
-        "fastest": fastest.name if fastest else None,
+        "fastest": per_second.name if per_second else None,
         "own": findings.own.name,
         "shapes": [
             {

@@ -26,8 +26,8 @@ MAX_BROKEN = 5
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a study stands after conducting it."""
+class StudyState:
+    """The state of a study after conducting it."""
 
     done: int
     failed: dict[Cell, str]
@@ -35,7 +35,7 @@ class Standing:
     """Cells not run, because it was interrupted."""
 
 
-def conduct(queue: Queue, executor: Executor, workers: int, view: View) -> Standing:
+def conduct(queue: Queue, executor: Executor, workers: int, view: View) -> StudyState:
     """Run a study's cells; Ctrl-C (or SIGTERM) stops the workers after their iteration."""
     with _only_driver(queue.root), _terminate_as_interrupt():
         crew: list[Worker] = []
@@ -50,21 +50,21 @@ def conduct(queue: Queue, executor: Executor, workers: int, view: View) -> Stand
             queue.forget_dead()
             executor.close()
             view.stop()
-    return standing(queue)
+    return state_of(queue)
 
 
-def standing(queue: Queue) -> Standing:
-    """Return how a study stands."""
+def state_of(queue: Queue) -> StudyState:
+    """Return the state of a study."""
     states = queue.states()
     failed = {cell: queue.failure(cell) for cell, status in states.items() if status == "failed"}
     done = sum(status == "done" for status in states.values())
-    return Standing(done, failed, len(states) - done - len(failed))
+    return StudyState(done, failed, len(states) - done - len(failed))
 
 
 def _run_all(
     queue: Queue, executor: Executor, workers: int, crew: list[Worker], view: View
 ) -> None:
-    watch, broken, settled = Watch(queue), 0, standing(queue).left
+    watch, broken, settled = Watch(queue), 0, state_of(queue).left
     while not queue.is_finished:
         for worker in [each for each in crew if not each.is_running()]:
             crew.remove(worker)
@@ -72,7 +72,7 @@ def _run_all(
             if ending is None:
                 continue
             view.note(f"a worker ended unexpectedly: {ending.reason}")
-            left = standing(queue).left
+            left = state_of(queue).left
             broken = broken + (not ending.killed) if left == settled else 0
             settled = left
             if broken >= MAX_BROKEN:
