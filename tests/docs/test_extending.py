@@ -29,17 +29,18 @@ def launch():
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdin
-        assert process.stdout
+        asked, answers = process.stdin, process.stdout
+        assert asked
+        assert answers
 
         def run(folder, words, code=0):
-            print(json.dumps([str(folder), words]), file=process.stdin, flush=True)
-            found, output = json.loads(process.stdout.readline())
+            print(json.dumps([str(folder), words]), file=asked, flush=True)
+            found, output = json.loads(answers.readline())
             assert found == code, f"{' '.join(words)}\n{output}"
             return output
 
         yield run
-        process.stdin.close()
+        asked.close()
 
 
 def prepare(name, folder):
