@@ -32,7 +32,7 @@ def run(words):
             return 0
         return main(words[1:])
     except SystemExit as exit:
-        return exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+        return exit.code or 0
     except BaseException:
         traceback.print_exc()
         return 1
@@ -49,7 +49,7 @@ def fork(folder, words):
             code = run(words)
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(code)
+            os._exit(code if isinstance(code, int) else 1)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         output.seek(0)
         return code, output.read().decode()
