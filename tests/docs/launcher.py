@@ -32,7 +32,7 @@ def run(words):
             return 0
         return main(words[1:])
     except SystemExit as exit:
-        return exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+        return exit.code or 0
     except BaseException:
         traceback.print_exc()
         return 1

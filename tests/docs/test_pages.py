@@ -3,7 +3,6 @@
 import argparse
 import ast
 import builtins
-import importlib
 import importlib.util
 import re
 import tomllib
@@ -179,9 +178,8 @@ def test_python_compiles_and_its_names_exist(block):
 
 
 def _has(module, name):
-    """Say whether `from module import name` works; a package's modules are names too."""
-    if hasattr(module, name) or not hasattr(module, "__path__"):
-        return hasattr(module, name)
+    if hasattr(module, name):
+        return True
     return importlib.util.find_spec(f"{module.__name__}.{name}") is not None
 
 
