@@ -91,7 +91,7 @@ def report(recipe: Recipe, rescaled: Rescaled, unknown: Iterable[str] = ()) -> s
     if rescaled.warnings or unknown:
         lines.append("")
     lines += [f"! {warning}" for warning in rescaled.warnings]
-    lines += [f"! not converted: {line}" for line in unknown]
+    lines += [f"! differs in Isobatch: {line}" for line in unknown]
     return "\n".join(lines)
 
 

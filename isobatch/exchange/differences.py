@@ -40,7 +40,7 @@ def differences(target: str, recipe: Recipe, back: Recipe) -> list[str]:
     for name, value in here.items():
         if name in idle or _alike(value, there[name]):
             continue
-        why = WHY.get(name, "in {target} it is {back}")
+        why = WHY.get(name, "reads back from {target} as {back}")
         lines.append(
             f"{name} {_shown(value)}: {why.format(target=target, back=_shown(there[name]))}"
         )
