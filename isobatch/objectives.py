@@ -18,7 +18,9 @@ class Samples(NamedTuple):
     """What the loss needs of b rows."""
 
     observation: dict[str, Tensor]
+    """[b, ...] each part, normalised as when acting."""
     actions: Tensor
+    """[b, K] in policy form."""
     logp_behav: Tensor
     """[b]: log-probability of the action under the policy that acted."""
     logp_prox: Tensor
@@ -26,7 +28,9 @@ class Samples(NamedTuple):
     params_prox: Tensor | None
     """[b, P]: that policy's parameters, for the exact KL penalty only."""
     advantages: Tensor
+    """[b]: normalised as the recipe says."""
     targets: Tensor
+    """[b]: what the value function is fitted to."""
     clip_range: Tensor
     """A number, as a tensor since it may follow a schedule."""
 
@@ -39,6 +43,7 @@ class Current(NamedTuple):
     params: Tensor
     """[b, P]."""
     distribution: Distribution
+    """What the parameters are parameters of: log_prob, entropy, kl ..."""
 
 
 PolicyLoss = Callable[[Current, Samples, Objective], Tensor]
@@ -82,10 +87,10 @@ def refuse_taken_names(coefficients: Mapping[str, float]) -> None:
 def policy_loss(name: str) -> PolicyLoss:
     """Return the loss of an objective."""
     if name not in _LOSSES:
-        hint = nearest(name, list(_LOSSES))
         raise UserError(
             f"unknown objective {name!r}, which training needs; there are {', '.join(_LOSSES)}."
-            f"{hint or ' One of your own: register it first, or --import its module.'}",
+            f"{nearest(name, list(_LOSSES))} One of your own: register it first, or --import its "
+            "module.",
             field="objective",
         )
     return _LOSSES[name]

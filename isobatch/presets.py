@@ -23,7 +23,7 @@ PROCGEN = {
     "minibatches_by": "envs",
 }  # fmt: skip
 CONTINUOUS = {
-    # SB3 and CleanRL on MuJoCo; vf_coef 1 here is their 0.5 without the half in the loss.
+    # SB3 on MuJoCo; vf_coef 1 here is its 0.5, without the half in its loss.
     "n_envs": 1, "n_steps": 2048, "n_minibatches": 32, "n_epochs": 10,
     "learning_rate": 3e-4, "gamma": 0.99, "gae_lambda": 0.95, "clip_range": 0.2,
     "ent_coef": 0.0, "vf_coef": 1.0, "max_grad_norm": 0.5,

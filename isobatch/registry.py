@@ -68,7 +68,7 @@ def find(name: str) -> Algorithm:
     if name not in ALGORITHMS:
         raise UserError(
             f"unknown algorithm {name!r}; there are {', '.join(ALGORITHMS)}."
-            f"{nearest(name, list(ALGORITHMS)) or ' One of your own: --import its module.'}",
+            f"{nearest(name, list(ALGORITHMS))} One of your own: --import its module.",
             field="algo",
         )
     return ALGORITHMS[name]

@@ -20,7 +20,9 @@ class Learned(NamedTuple):
     statistics: dict[str, float]
     """By column, those the iteration has."""
     epochs: int = 0
+    """Passes over the rollout that were completed."""
     grad_steps: int = 0
+    """Gradient steps taken."""
     phase_iterations: int | None = None
     """PPG: iterations of the policy phase under way, after this one; None: as before."""
 

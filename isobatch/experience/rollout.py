@@ -36,7 +36,9 @@ class Rollout:
     rewards: Tensor
     """[T, N] as the environment gave them for training."""
     terminated: Tensor
+    """[T, N] bool: the task ended in this row; nothing follows."""
     truncated: Tensor
+    """[T, N] bool: the time limit ended it; the final observation's value follows."""
     valid: Tensor
     """[T, N] bool."""
     first: Tensor
