@@ -36,7 +36,7 @@ lint: $(VENV)/.test $(VENV)/.lint
 	$(BIN)/pyright
 
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --quiet --strict --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site
 
 # The wheel as a user has it: in an environment of its own, away from this folder.
 wheel-check:
