@@ -103,9 +103,11 @@ def test_figures_download_as_svg(browser, name):
     root = xml.fromstring(content)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"IQM": "16x128", "curves-Pong-v5": "training return", "shapes": "steps, T"}[
-        name
-    ] in texts
+    assert {
+        "IQM": "16x128",
+        "curves-Pong-v5": "return of evaluation episodes",
+        "shapes": "steps, T",
+    }[name] in texts
 
 
 def test_figures_download_as_png(browser):
