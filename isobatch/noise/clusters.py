@@ -41,6 +41,8 @@ class Sums(NamedTuple):
     """sum T_n."""
     rows_squared: Tensor
     """sum T_n^2."""
+    rows_cubed: Tensor
+    """sum T_n^3."""
     between: Tensor
     """sum T_n |g_n - m|^2."""
     between_squared: Tensor
@@ -138,6 +140,7 @@ class Clusters:
             ones * sampled / len(counts),
             ones * counts,
             ones * counts**2,
+            ones * counts**3,
             distance * counts,
             distance * counts**2,
             ones * within,

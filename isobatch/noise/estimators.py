@@ -18,11 +18,6 @@ class ClusterSums(Protocol):
     """Sums over clusters of T_n rows with mean gradients g_n, numbers or tensors of them."""
 
     @property
-    def n_clusters(self) -> Any:
-        """How many."""
-        ...
-
-    @property
     def sampled(self) -> Any:
         """1 where they are a sample, 0 where they are all there are."""
         ...
@@ -30,6 +25,16 @@ class ClusterSums(Protocol):
     @property
     def rows(self) -> Any:
         """sum T_n."""
+        ...
+
+    @property
+    def rows_squared(self) -> Any:
+        """sum T_n^2."""
+        ...
+
+    @property
+    def rows_cubed(self) -> Any:
+        """sum T_n^3."""
         ...
 
     @property
@@ -46,11 +51,18 @@ class ClusterSums(Protocol):
 def variance(sums: ClusterSums) -> Any:
     """Variance of the mean over all clusters' rows, as a ratio estimate.
 
-    C / (C - 1) sum T_n^2 |g_n - m|^2 / (sum T_n)^2,  for equal clusters
-    sum |g_n - m|^2 / (C (C - 1))
+    With shares p_n = T_n / sum T_n and P_k = sum p_n^k,
+
+    V = sum p_n^2 |g_n - m|^2 / (1 - 2 P_3 / P_2 + P_2),
+
+    for C equal clusters sum |g_n - m|^2 / (C (C - 1)). The mean m leans towards large clusters,
+    so their distances from it come out too small; the divisor makes up for it without bias where
+    the g_n vary alike, since E |g_n - m|^2 = sigma^2 (1 - 2 p_n + P_2).
     """
-    count = sums.n_clusters
-    return count / (count - sums.sampled) * sums.between_squared / sums.rows**2
+    second = sums.rows_squared / sums.rows**2
+    third = sums.rows_cubed / sums.rows**3
+    seen = 1 - sums.sampled * (2 * third / second - second)
+    return sums.between_squared / sums.rows**2 / seen
 
 
 def squared_gradient(sums: ClusterSums) -> Any:

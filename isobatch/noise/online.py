@@ -65,7 +65,7 @@ class GroupSums:
     sampled = 1
 
     def __init__(self, zero: Tensor) -> None:
-        self.n_clusters = self.rows = self._rows_squared = 0
+        self.n_clusters = self.rows = self.rows_squared = self.rows_cubed = 0
         self._total = self._weighted = zero
         self._squares = 0.0
 
@@ -74,7 +74,8 @@ class GroupSums:
         if rows:
             self.n_clusters += 1
             self.rows += rows
-            self._rows_squared += rows**2
+            self.rows_squared += rows**2
+            self.rows_cubed += rows**3
             self._total = self._total + total
             self._weighted = self._weighted + rows * total
             self._squares += _dot(total, total)
@@ -88,7 +89,7 @@ class GroupSums:
     def between_squared(self) -> float:
         """sum n_g^2 |g_g - m|^2."""
         across = 2 * _dot(self._total, self._weighted) / self.rows
-        return self._squares - across + self._rows_squared * self.mean_square
+        return self._squares - across + self.rows_squared * self.mean_square
 
 
 class PolicyGradient:
