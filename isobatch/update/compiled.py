@@ -36,14 +36,15 @@ class CompiledGradient:
         self.capacity = capacity
         self._parameters = parameters
 
-        def gradient(vector: Tensor, samples: Any, counted: Tensor, count: Tensor):
+        def gradient(vector: Tensor, samples: Any, counted: Tensor):
+            count = counted.sum()
+
             def mean_loss(vector: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
                 def call(observation: Any) -> Any:
                     return functional_call(model, parameters.views(vector), (observation,))
 
                 found = sums(evaluate, call, samples, counted)
-                named = dict(zip(found.names, found.statistics.unbind(), strict=True))
-                return found.loss / count, named
+                return found.loss / count, means(found.names, [found.statistics], count)
 
             return grad(mean_loss, has_aux=True)(vector)
 
@@ -52,19 +53,16 @@ class CompiledGradient:
         # Compile in this process: a pool of compiler processes would outlive a short run.
         config.compile_threads = 1
         self._function = torch.compile(gradient, dynamic=False, fullgraph=True)
+        self._all = torch.ones(capacity, device=parameters.vector.device)
         self._proven = False
 
     @torch.no_grad()
     def __call__(self, rows: Tensor, gather: Gather) -> dict[str, Tensor]:
         """As `Stepper.gradient`."""
-        missing = self.capacity - len(rows)
-        counted = torch.zeros(self.capacity, device=rows.device)
-        counted[: len(rows)] = 1
-        padded = torch.cat([rows, rows[:1].expand(missing)]) if missing else rows
-        vector = self._parameters.vector.detach()
-        samples, count = gather(padded), counted.sum()
+        rows, counted = self._padded(rows)
+        vector, samples = self._parameters.vector.detach(), gather(rows)
         try:
-            gradient, statistics = self._function(vector, samples, counted, count)
+            gradient, statistics = self._function(vector, samples, counted)
         except Exception as error:
             if self._proven:
                 raise
@@ -72,7 +70,16 @@ class CompiledGradient:
             raise CompilationFailed(f"the update could not be compiled ({reason})") from error
         self._proven = True
         self._parameters.gradient.copy_(gradient)
-        return means(list(statistics), [torch.stack(list(statistics.values()))], len(rows))
+        return statistics
+
+    def _padded(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `capacity` rows, and 1 for each that counts and 0 for padding."""
+        missing = self.capacity - len(rows)
+        if not missing:
+            return rows, self._all
+        counted = self._all.clone()
+        counted[len(rows) :] = 0
+        return torch.cat([rows, rows[:1].expand(missing)]), counted
 
 
 def worth_compiling(batch: Batch, total_timesteps: int) -> bool:

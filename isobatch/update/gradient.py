@@ -26,7 +26,7 @@ Evaluate = Callable[[Call, Any], tuple[Tensor, dict[str, Tensor]]]
 
 
 class RowSums(NamedTuple):
-    """RowSums over some rows."""
+    """Sums over some rows."""
 
     loss: Tensor
     """Of the losses: a number that can be differentiated."""
@@ -47,9 +47,9 @@ def sums(evaluate: Evaluate, call: Call, samples: Any, counted: Tensor | None = 
     return RowSums((losses * counted).sum(), list(statistics), values @ counted)
 
 
-def means(names: Sequence[str], parts: Sequence[Tensor], count: int) -> dict[str, Tensor]:
+def means(names: Sequence[str], parts: Sequence[Tensor], count: int | Tensor) -> dict[str, Tensor]:
     """Return the statistics' means over `count` rows, from their sums [S] over parts of them."""
-    total = torch.stack(list(parts)).sum(0) / count
+    total = (parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)) / count
     return dict(zip(names, total.unbind(), strict=True))
 
 
