@@ -33,6 +33,8 @@ class Samples(NamedTuple):
     """[b]: what the value function is fitted to."""
     clip_range: Tensor
     """A number, as a tensor since it may follow a schedule."""
+    logp_before: Tensor | None = None
+    """[b]: the same under the policy as it was before this update; None: the one that acted."""
 
 
 class Current(NamedTuple):

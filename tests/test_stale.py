@@ -45,7 +45,9 @@ def test_each_rollout_is_learned_from_so_many_iterations_late():
         rollout, behind = given[place], given[place + 1 : place + 3]
         assert late.pop("age_iterations") == 2
         assert late.pop("age_env_steps") == sum(each.n_valid for each in behind)
-        assert late == learn(plain, rollout)
+        # To the plain learner the policy that acted is the one before the update.
+        late["approx_kl"] = late.pop("behavior_kl")
+        assert late == pytest.approx(learn(plain, rollout), rel=1e-6)
     assert torch.equal(weights(queued.state), weights(plain.state))
 
 
@@ -89,6 +91,22 @@ def test_which_policies_the_loss_compares(loss):
         ((ratio - 1).abs() > eps).float()[valid].mean().item()
     )
     assert (statistics["clip_fraction"] > 0) == (loss == "behavior")
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_old_data_does_not_stop_an_update_that_went_nowhere(loss):
+    recipe = SETTINGS.replace(staleness=1, staleness_loss=loss, target_kl=1e-4, learning_rate=1e-9)
+    state, rollout, params = moved(recipe)
+    late = stale(recipe, state)
+    learn(late, rollout)
+    statistics = learn(late, experience(state, 1))
+    assert "stopped_early" not in statistics
+    assert statistics["approx_kl"] == pytest.approx(0, abs=1e-6)
+    if loss != "proximal":  # Which does not know the behaviour policy any more.
+        ratio = (log_prob(state, params, rollout) - rollout.logp)[rollout.valid]
+        expected = float((ratio.exp() - 1 - ratio).mean())
+        assert statistics["behavior_kl"] == pytest.approx(expected, rel=1e-3)
+        assert expected > recipe.objective.target_kl
 
 
 def test_decoupled_without_a_limit_is_the_importance_sampled_policy_gradient():

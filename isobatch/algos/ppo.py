@@ -170,6 +170,8 @@ class Gathering:
         self.params = params.flatten(0, 1)
         # Side by side, so that a minibatch's numbers are gathered at once.
         self.numbers = torch.stack([rollout.logp, logp_prox, advantages, targets], 2).flatten(0, 1)
+        before = rollout.logp_before
+        self.before = None if before is None else before.flatten()
         self.clip_range = torch.tensor(clip_range, device=self.numbers.device)
         self.exact_kl = settings.objective == "kl" and settings.kl_estimator == "exact"
         self.by_minibatch = settings.advantage_normalization == "minibatch"
@@ -213,6 +215,7 @@ class Gathering:
             advantages=advantages,
             targets=targets,
             clip_range=self.clip_range,
+            logp_before=None if self.before is None else self.before.index_select(0, rows),
         )
 
 
@@ -237,15 +240,18 @@ def terms(
     if settings.ent_coef:
         loss = loss - settings.ent_coef * entropy
     behav, prox = samples.logp_behav, samples.logp_prox
+    before = behav if samples.logp_before is None else samples.logp_before
     with torch.no_grad():
         statistics = {
             "policy_loss": policy,
             "value_loss": value,
             "entropy": entropy,
-            "approx_kl": losses.approximate_kl(logp, behav),
+            "approx_kl": losses.approximate_kl(logp, before),
             "clip_fraction": losses.clipped_fraction(logp, prox, samples.clip_range),
             "capped_fraction": losses.capped_fraction(logp, behav, settings.max_ratio),
         }
+        if samples.logp_before is not None:
+            statistics["behavior_kl"] = losses.approximate_kl(logp, behav)
     return loss, statistics
 
 

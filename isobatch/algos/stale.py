@@ -21,7 +21,7 @@ class Stale:
 
     def __init__(self, learner: Learner, context: Context) -> None:
         self.learner, self.state, self.chunk_size = learner, context.state, context.chunk_size
-        self.columns = ("age_iterations", "age_env_steps", *learner.columns)
+        self.columns = ("age_iterations", "age_env_steps", *learner.columns, "behavior_kl")
         self.waiting: deque[Rollout] = deque()
 
     def learn(self, rollout: Rollout) -> Learned:
@@ -47,14 +47,15 @@ class Stale:
     def _as_the_loss_sees_it(self, rollout: Rollout) -> Rollout:
         """Return the rollout with the policies the loss is to compare the current one with."""
         settings = self.state.recipe.objective
-        if not settings.staleness or settings.staleness_loss == "behavior":
+        if not settings.staleness:
             return rollout
         params = self._params_now(rollout)
-        if settings.staleness_loss == "decoupled":
-            return replace(rollout, params_prox=params)
         actions, distribution = rollout.actions.flatten(0, 1), self.state.model.distribution
-        logp = distribution.log_prob(params.flatten(0, 1), actions)
-        return replace(rollout, params=params, logp=logp.view(rollout.logp.shape))
+        logp = distribution.log_prob(params.flatten(0, 1), actions).view(rollout.logp.shape)
+        if settings.staleness_loss == "proximal":
+            return replace(rollout, params=params, logp=logp)
+        prox = params if settings.staleness_loss == "decoupled" else None
+        return replace(rollout, params_prox=prox, logp_before=logp)
 
     @torch.no_grad()
     def _params_now(self, rollout: Rollout) -> Tensor:

@@ -52,6 +52,8 @@ class Rollout:
     """[T, N] bool: a whole episode (game) ended."""
     params_prox: Tensor | None = None
     """[T, N, P]: parameters of the policy that limits the step; None: the one that acted."""
+    logp_before: Tensor | None = None
+    """[T, N]: log-probability under the policy as it was before this update; None: `logp`."""
 
     @property
     def n_valid(self) -> int:
@@ -80,6 +82,7 @@ class Rollout:
             values=self.values[step:],
             final_values=None if self.final_values is None else self.final_values[step:],
             params_prox=None if self.params_prox is None else self.params_prox[step:],
+            logp_before=None if self.logp_before is None else self.logp_before[step:],
             **{name: getattr(self, name)[step:] for name in BY_STEP},
         )
 
