@@ -32,6 +32,16 @@ class Ewma:
         for average, current in zip(self._average, self._source, strict=True):
             average.lerp_(current, 1 / self.weight)
 
+    def change_decay(self, decay: float) -> None:
+        """Go on with another decay; what the average remembers is worth as many samples as before.
+
+        W <- 1 + (W - 1) com' / com: a settled average, W - 1 = com, is one of the new decay.
+        """
+        if 0 < self.decay != decay:
+            ratio = decay * (1 - self.decay) / (self.decay * (1 - decay))
+            self.weight = 1 + (self.weight - 1) * ratio
+        self.decay = decay
+
     @torch.no_grad()
     def reset(self) -> None:
         """Begin anew from the source's parameters as they are now."""

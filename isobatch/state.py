@@ -18,6 +18,7 @@ from isobatch.noise.online import Averages
 from isobatch.normalize import ObservationNormalizer, RewardNormalizer
 from isobatch.proximal import Ewma
 from isobatch.recipe import Recipe
+from isobatch.scaling import Factors
 from isobatch.update.optimize import FlatOptimizer, FlatParameters, make_optimizer
 
 
@@ -141,11 +142,15 @@ class TrainState:
     def move(self, recipe: Recipe) -> None:
         """Go on with the hyperparameters and the batch of another recipe.
 
-        Weights, moments and averages stay; what belongs to single environments begins anew.
+        Weights and averages stay, worth what they are worth at the new batch; what belongs to
+        single environments begins anew.
         """
         before, self.recipe = self.recipe, recipe
+        if recipe.reshape.rescale:
+            self._rescale_noise(before, recipe)
+        self._rescale_phase(before.phasic.n_policy_iterations)
         if self.proximal is not None:
-            self.proximal.decay = recipe.objective.proximal_decay
+            self.proximal.change_decay(recipe.objective.proximal_decay)
         if recipe.objective.advantage_normalization == "ewma":
             self.advantage_moments.decay = recipe.objective.advantage_decay
         self.probe.restart(reshaped=recipe.batch.shape != before.batch.shape)
@@ -153,6 +158,27 @@ class TrainState:
         if len(self.reward_normalizer.running) != n_envs:
             self.reward_normalizer.restart(n_envs)
             self.episodes.restart(n_envs)
+
+    def _rescale_noise(self, before: Recipe, after: Recipe) -> None:
+        """Let the optimisers expect the noise of the new minibatches, whose variance goes as 1 / B.
+
+        Unscaled, Adam's second moment would hold steps at another size than the rules want for
+        some 1 / (1 - beta2) of them.
+        """
+        factor = Factors(before.batch, after.batch).opt
+        for each in (self.optimizer, self.value_optimizer):
+            if each is not None:
+                each.rescale_noise(factor)
+        if self.auxiliary_optimizer is not None:
+            old, new = (each.phasic.minibatch_rows(each.batch) for each in (before, after))
+            self.auxiliary_optimizer.rescale_noise(old / new)
+
+    def _rescale_phase(self, before: int) -> None:
+        """Keep the part of its data that the policy phase under way has had."""
+        now = self.recipe.phasic.n_policy_iterations
+        if now != before:
+            done = round(self.counters.phase_iterations * now / before)
+            self.counters.phase_iterations = min(done, now - 1)
 
     def _optional(self) -> dict[str, FlatOptimizer | Ewma]:
         """The optimisers and the average there are."""

@@ -53,7 +53,7 @@ def test_the_runs_measured_noise_scale_is_heeded(command):
     _, said, _ = command("rescale tuned.toml --n-envs 64 --noise-scale 3000")
     assert "near the measured noise scale of 3,000" in said
     _, said, _ = command("rescale tuned.toml --n-envs 64")
-    assert "noise scale" not in said
+    assert "measured noise scale" not in said
 
 
 def test_a_rescaled_recipe_is_written_whole(command):
@@ -154,3 +154,32 @@ def test_names_are_escaped_in_the_image():
     image = diagram.svg(Recipe(env="<script>&"))
     assert "<script>" not in image
     assert ElementTree.fromstring(image) is not None
+
+
+def test_other_ways_to_as_many_environments_are_said_in_a_line_each(command):
+    Path("ppo.toml").write_text(preset("CartPole-v1", n_epochs=4, learning_rate=1e-3).to_toml())
+    _, said, _ = command("rescale ppo.toml --n-envs 64")
+    assert "in 100,000 environment steps: 97 iterations, 1,552 gradient steps -> 12 " in said
+    lines = {line.split(":")[0]: line for line in said.splitlines() if line.startswith("--keep")}
+    assert lines.keys() == {"--keep rollout", "--keep minibatch-size"}
+    assert "64 x 16 in 4 minibatches of 256, learning_rate stays" in lines["--keep rollout"]
+    assert "64 x 128 in 32 minibatches of 256" in lines["--keep minibatch-size"]
+    _, said, _ = command("rescale ppo.toml --n-envs 64 --keep rollout --write kept.toml")
+    assert "--keep minibatches: 64 x 128 in 4 minibatches of 2,048" in said
+    assert "learning_rate -> 0.0028284" in said
+    assert "gae_lambda" in said
+    assert Recipe.load("kept.toml").batch.n_steps == 16
+    _, said, _ = command("rescale ppo.toml --n-envs 24")
+    assert "--keep rollout: not possible" in said
+
+
+def test_an_epsilon_beside_which_the_moments_are_small_is_said(command):
+    from isobatch import train
+
+    for name, epsilon in (("small", 1e-8), ("large", 1.0)):
+        train("CartPole-v1", total_timesteps=1024, out=name, adam_eps=epsilon, quiet=True)
+    assert "adam_eps" not in command("rescale small --n-envs 2")[1]
+    _, said, _ = command("rescale large --n-envs 2")
+    assert "! adam_eps 1 is over a tenth of sqrt(v) for" in said
+    assert "--betas moves it to 2 (x sqrt(c_opt))" in said
+    assert "is over a tenth" not in command("rescale large --n-envs 2 --betas")[1]

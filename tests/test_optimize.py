@@ -112,6 +112,30 @@ def test_adam_by_hand():
     assert second - first == pytest.approx(-0.1 * mean / (square**0.5 + 1))
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "radam", "rmsprop"])
+@pytest.mark.parametrize("factor", [0.25, 4.0])
+def test_steps_are_right_at_once_when_the_minibatch_changes(optimizer, factor):
+    """Of gradients that are all noise, v goes as 1 / B; and v forgets in 1,000 steps."""
+    settings = Optimizer(optimizer=optimizer)
+
+    def last_steps(factor):
+        """Return the mean length of steps 210 to 220; from 200 on the noise's variance differs."""
+        parameters = FlatParameters(nn.Linear(4000, 1, bias=False))
+        ours, random, lengths = make_optimizer(parameters, settings), seeded(), []
+        for step in range(220):
+            before = parameters.vector.detach().clone()
+            parameters.gradient.normal_(generator=random)
+            if step == 200:
+                ours.rescale_noise(factor)
+            if step >= 200:
+                parameters.gradient.mul_(factor**0.5)
+            ours.step(settings, 0.01)
+            lengths.append(float((parameters.vector.detach() - before).norm()))
+        return sum(lengths[-10:]) / 10
+
+    assert last_steps(factor) == pytest.approx(last_steps(1.0), rel=0.1)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "radam", "rmsprop", "sgd"])
 def test_optimizer_state_restores_what_follows(optimizer):
     settings = Optimizer(optimizer=optimizer, momentum=0.9)

@@ -58,6 +58,31 @@ def test_decay_0_is_the_current_policy():
     assert torch.equal(ewma.module(rows), module(rows))
 
 
+def test_another_decay_remembers_as_many_samples():
+    """A settled average, its minibatch quartered: four times the steps, each of a quarter."""
+    module = Number()
+    ewma = Ewma(module, 8 / 9)
+    for _ in range(300):
+        ewma.update()
+    assert ewma.weight - 1 == pytest.approx(8)
+    ewma.change_decay(32 / 33)
+    assert ewma.weight - 1 == pytest.approx(32)
+    module.set(1.0)
+    for _ in range(32):
+        ewma.update()
+    assert average(ewma) == pytest.approx(1 - (32 / 33) ** 32)
+
+
+def test_a_young_average_stays_as_young_in_samples():
+    ewma = Ewma(Number(), 8 / 9)
+    ewma.update()
+    young = ewma.weight - 1
+    ewma.change_decay(2 / 3)
+    assert ewma.weight - 1 == pytest.approx(young / 4)
+    ewma.change_decay(8 / 9)
+    assert ewma.weight - 1 == pytest.approx(young)
+
+
 def test_average_moves_only_when_updated():
     module = Number(1.0)
     ewma = Ewma(module, 0.5)

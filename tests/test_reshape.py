@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 import torch
+from hand_made import PLAIN, begin
 from probe_envs import Counter
 
 import isobatch
@@ -173,3 +174,36 @@ def test_a_run_resumes_in_the_stage_it_was_in(tmp_path):
     assert (later[0]["n_envs"], later[0]["n_steps"]) == (16, 16)
     assert later[0]["resumed"]
     assert (later[-1]["n_envs"], later[-1]["n_steps"]) == (16, 4)
+
+
+def test_what_is_averaged_is_worth_what_it_was_at_the_new_batch():
+    recipe = PLAIN.replace(
+        algo="ppg-ewma", optimizer="adam", n_envs=4, n_steps=16, n_minibatches=4,
+        n_policy_iterations=8, n_value_epochs=2, aux_segments=1,
+    )  # fmt: skip
+    state = begin(recipe)
+    for each in (state.optimizer, state.value_optimizer, state.auxiliary_optimizer):
+        each.square.fill_(1.0)
+        each.mean.fill_(1.0)
+    state.counters.phase_iterations = 4
+    state.proximal.weight = 5.0
+    larger = recipe.rescale(n_envs=16).recipe  # Minibatches of 4 times the rows.
+    state.move(larger)
+    for each in (state.optimizer, state.value_optimizer):
+        assert (float(each.square.mean()), float(each.mean.mean())) == (0.25, 1.0)
+    assert float(state.auxiliary_optimizer.square.mean()) == 1.0  # Of one segment, as before.
+    assert state.proximal.weight == pytest.approx(1 + 4 / 4)
+    assert larger.phasic.n_policy_iterations == 2
+    assert state.counters.phase_iterations == 1  # Half a phase, as before.
+    state.move(recipe)
+    assert float(state.optimizer.square.mean()) == 1.0
+    assert state.proximal.weight == pytest.approx(5.0)
+    assert state.counters.phase_iterations == 4
+
+
+def test_held_hyperparameters_hold_the_moments_too():
+    recipe = PLAIN.replace(optimizer="adam", rescale=False)
+    state = begin(recipe)
+    state.optimizer.square.fill_(1.0)
+    state.move(recipe.replace(n_envs=8))
+    assert float(state.optimizer.square.mean()) == 1.0

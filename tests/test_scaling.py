@@ -11,6 +11,7 @@ from isobatch.recipe import Recipe
 from isobatch.registry import ALGORITHMS
 from isobatch.scaling import rescale
 from isobatch.scaling.factors import center_of_mass, decay_of_mass, decay_of_span, span
+from isobatch.scaling.horizon import matching_lambda, mean_lookahead
 
 REFERENCE = preset("CoinrunHard-v0", "ppg-ewma", n_envs=256, proximal_decay=8 / 9)
 LADDER = [
@@ -115,9 +116,96 @@ def test_the_two_factors_are_apart():
 
 def test_sgd_moves_in_proportion():
     recipe = REFERENCE.replace(optimizer="sgd", momentum=0.9)
+    assert recipe.rescale(n_envs=64).recipe.optimizer.learning_rate == pytest.approx(5e-4 / 4)
     moved = recipe.rescale(n_envs=64, betas=True).recipe.optimizer
-    assert moved.learning_rate == pytest.approx(5e-4 / 4)
     assert moved.momentum == pytest.approx(0.9**0.25)
+
+
+def descended(optimizer, gradient, steps):
+    """Return how far gradient descent with momentum gets, u <- mu u + g, x <- x - lr u."""
+    position = velocity = 0.0
+    for _ in range(steps):
+        velocity = optimizer.momentum * velocity + gradient
+        position -= optimizer.learning_rate * velocity
+    return position
+
+
+@pytest.mark.parametrize("n_envs", [64, 1024])
+def test_sgd_with_momentum_goes_as_far_on_as_many_samples(n_envs):
+    recipe = REFERENCE.replace(optimizer="sgd", momentum=0.9)
+    moved = recipe.rescale(n_envs=n_envs, betas=True).recipe.optimizer
+    far = descended(recipe.optimizer, 1.0, 8000)
+    assert descended(moved, 1.0, 8000 * 256 // n_envs) == pytest.approx(far, rel=0.01)
+
+
+def test_epsilon_moves_with_the_gradients_noise_when_asked():
+    assert REFERENCE.rescale(n_envs=64).recipe.optimizer.adam_eps == REFERENCE.optimizer.adam_eps
+    moved = REFERENCE.rescale(n_envs=64, betas=True).recipe.optimizer
+    assert moved.adam_eps == pytest.approx(2 * REFERENCE.optimizer.adam_eps)
+
+
+KEPT = {
+    # n_envs 8 -> 64 of 8 x 128 in 4 minibatches of 256: (T, M, rows of a minibatch, step size).
+    "rollout": (16, 4, 256, 1.0),
+    "minibatch-size": (128, 32, 256, 1.0),
+    "minibatches": (128, 4, 2048, math.sqrt(8)),
+}
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_what_is_kept_when_environments_are_added(keep):
+    tuned = PPO.replace(n_envs=8, n_steps=128, n_minibatches=4)
+    recipe = tuned.rescale(n_envs=64, keep=keep).recipe
+    steps, minibatches, rows, rate = KEPT[keep]
+    batch = recipe.batch
+    assert (batch.n_envs, batch.n_steps, batch.n_minibatches) == (64, steps, minibatches)
+    assert batch.minibatch_size == rows
+    assert recipe.optimizer.learning_rate == pytest.approx(tuned.optimizer.learning_rate * rate)
+
+
+def test_a_rollout_is_kept_by_steps_too():
+    batch = PPO.replace(n_envs=8, n_steps=128).rescale(n_steps=32, keep="rollout").recipe.batch
+    assert (batch.n_envs, batch.n_steps) == (32, 32)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "keep", "words"),
+    [
+        ({"n_envs": 24}, "rollout", "1,024 rows do not divide by n_envs 24"),
+        ({"n_envs": 16, "n_steps": 64}, "rollout", "leaves n_envs and n_steps no choice"),
+        ({"n_envs": 16, "minibatch_size": 64}, "minibatch-size", "leaves minibatch_size no choice"),
+        ({"n_envs": 16, "n_minibatches": 8}, "minibatches", "leaves n_minibatches no choice"),
+        ({"n_envs": 3, "n_steps": 5}, "minibatch-size", "is more than the 15 rows"),
+        ({"n_envs": 0}, "rollout", "do not divide by n_envs 0"),
+        ({"n_envs": 16}, "rollouts", "keep must be one of .* Did you mean rollout"),
+    ],
+)
+def test_keeping_what_cannot_be_kept_is_refused(sizes, keep, words):
+    with pytest.raises(UserError, match=words):
+        PPO.replace(n_envs=8, n_steps=128).rescale(**sizes, keep=keep)
+
+
+def test_lookahead_is_the_mean_of_what_gae_sums():
+    gamma, gae_lambda, n_steps = 0.99, 0.9, 7
+    x = gamma * gae_lambda
+    sums = [sum(x**k for k in range(n_steps - t)) for t in range(n_steps)]
+    assert mean_lookahead(gamma, gae_lambda, n_steps) == pytest.approx(sum(sums) / n_steps)
+    assert mean_lookahead(1.0, 1.0, n_steps) == 4
+
+
+def test_the_lambda_suggested_looks_as_far_ahead():
+    before = mean_lookahead(0.99, 0.9, 128)
+    longer, shorter = matching_lambda(0.99, 0.9, 128, 512), matching_lambda(0.99, 0.9, 128, 32)
+    assert longer < 0.9 < shorter
+    assert mean_lookahead(0.99, longer, 512) == pytest.approx(before)
+    assert mean_lookahead(0.99, shorter, 32) == pytest.approx(before)
+    assert matching_lambda(0.99, 0.9, 128, 4) == 1.0
+
+
+def test_an_auxiliary_minibatch_below_a_segment_is_said():
+    moved = REFERENCE.rescale(n_envs=4)
+    assert any("0.25 of one would go with 4 environments" in each for each in moved.warnings)
+    assert not any("segment" in each for each in REFERENCE.rescale(n_envs=16).warnings)
 
 
 def test_more_epochs_keep_the_average_as_many_iterations_behind():
@@ -155,7 +243,7 @@ LIMITS = {
     "minibatch": ({"advantage_normalization": "minibatch"}, {"n_envs": 2}, "now of 64 rows"),
     "clipping": ({"max_grad_norm": 0.5}, {"n_envs": 2}, "1 (x sqrt(c_opt)) clips as often"),
     "target": ({"target_kl": 0.02}, {"n_envs": 2}, "target_kl 0.02 stops an iteration"),
-    "horizon": ({}, {"n_steps": 8}, "8.47 steps, which a rollout of 8 does not cover"),
+    "horizon": ({}, {"n_steps": 8}, "7.98 before (GAE's horizon 1 / (1 - gamma lambda) is 8.47)"),
     "stale": ({"staleness": 3}, {"n_envs": 16}, "staleness 3 is now 6,144 environment steps"),
     "noise near": ({}, {"n_envs": 16, "noise_scale": 600.0}, "near the measured noise scale"),
     "noise above": ({}, {"n_envs": 16, "noise_scale": 90.0}, "above the measured noise scale"),

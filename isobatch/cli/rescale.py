@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 from isobatch.cli.flags import Parser, load_recipe, whole_number
 from isobatch.errors import UserError
 from isobatch.recipe import Recipe
-from isobatch.run.store import read_metrics, write_atomically
-from isobatch.scaling import SIZES, Change, Factors, Rescaled
-from isobatch.text import columns, number
+from isobatch.run.store import read_checkpoint, read_metrics, write_atomically
+from isobatch.scaling import FITS, KEEPS, SIZES, Change, Factors, Rescaled
+from isobatch.text import columns, counted, number
 
 
 def rescale(arguments: list[str]) -> int:
@@ -27,7 +28,15 @@ def rescale(arguments: list[str]) -> int:
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=whole_number, metavar="N", help=f"new {name}")
     parser.add_argument(
-        "--betas", action="store_true", help="rescale Adam's betas (SGD's momentum) too"
+        "--keep",
+        choices=KEEPS,
+        help="what stays when N or T changes: the rollout's rows, the minibatch size or the number "
+        "of minibatches (default)",
+    )
+    parser.add_argument(
+        "--betas",
+        action="store_true",
+        help="rescale Adam's betas and epsilon (SGD's momentum) too",
     )
     parser.add_argument("--grad-norm", action="store_true", help="rescale max_grad_norm too")
     parser.add_argument(
@@ -52,9 +61,8 @@ def rescale(arguments: list[str]) -> int:
     sizes = {name: getattr(parsed, name) for name in SIZES if getattr(parsed, name) is not None}
     if not sizes:
         raise UserError("to which batch? Give --n-envs, --n-steps, --minibatch-size ...")
-    rescaled = recipe.rescale(
-        **sizes, betas=parsed.betas, grad_norm=parsed.grad_norm, noise_scale=noise_scale
-    )
+    options = {"betas": parsed.betas, "grad_norm": parsed.grad_norm, "noise_scale": noise_scale}
+    rescaled = recipe.rescale(**sizes, keep=parsed.keep, **options)
     exported = None
     if parsed.to is not None:
         from isobatch import exchange
@@ -64,7 +72,12 @@ def rescale(arguments: list[str]) -> int:
         exported = exchange.write(parsed.to, rescaled.recipe, kept)
     if parsed.write is not None:
         write_atomically(parsed.write, rescaled.recipe.to_toml().encode())
+    if parsed.format is None and not parsed.betas:
+        rescaled.warnings.extend(_large_epsilon(recipe, rescaled.recipe, Path(source[0])))
     print(report(recipe, rescaled, unknown))
+    others = other_ways(recipe, sizes, parsed.keep, options)
+    if others:
+        print("\n" + "\n".join(others))
     if exported is not None:
         print()
         print(exported.text)
@@ -80,11 +93,14 @@ def report(recipe: Recipe, rescaled: Rescaled, unknown: Iterable[str] = ()) -> s
     old, new = recipe.batch, rescaled.recipe.batch
     factors = Factors(old, new)
     lines = [
-        f"{old.n_envs} x {old.n_steps} = {old.rollout_size:,} rows in {old.n_minibatches} "
-        f"minibatches of {old.minibatch_size:,} -> {new.n_envs} x {new.n_steps} = "
-        f"{new.rollout_size:,} rows in {new.n_minibatches} of {new.minibatch_size:,}",
+        f"{old.n_envs} x {old.n_steps} = {old.rollout_size:,} rows in "
+        f"{counted(old.n_minibatches, 'minibatch', 'minibatches')} of {old.minibatch_size:,} -> "
+        f"{new.n_envs} x {new.n_steps} = {new.rollout_size:,} rows in {new.n_minibatches} of "
+        f"{new.minibatch_size:,}",
         f"old / new minibatch size: c_opt {number(factors.opt)}; "
         f"old / new rollout size: c_iter {number(factors.iter)}",
+        f"in {recipe.total_timesteps:,} environment steps: {_updates(recipe)} -> "
+        f"{_updates(rescaled.recipe)}",
         "",
         *table(rescaled.changes),
     ]
@@ -93,6 +109,41 @@ def report(recipe: Recipe, rescaled: Rescaled, unknown: Iterable[str] = ()) -> s
     lines += [f"! {warning}" for warning in rescaled.warnings]
     lines += [f"! differs in Isobatch: {line}" for line in unknown]
     return "\n".join(lines)
+
+
+def other_ways(
+    recipe: Recipe, sizes: dict[str, int], chosen: str | None, options: dict[str, Any]
+) -> list[str]:
+    """Return what the other ways to the same N or T would do, a line each."""
+    if not {"n_envs", "n_steps"} & sizes.keys() or sizes.keys() - {"n_envs", "n_steps"}:
+        return []
+    lines = []
+    for keep in KEEPS:
+        if keep == (chosen or "minibatches"):
+            continue
+        try:
+            other = recipe.rescale(**sizes, keep=keep, **options).recipe
+        except UserError as error:
+            lines.append(f"--keep {keep}: not possible: {error}")
+            continue
+        batch, rate = other.batch, other.optimizer.learning_rate
+        moves = "stays" if rate == recipe.optimizer.learning_rate else f"-> {number(rate)}"
+        lines.append(
+            f"--keep {keep}: {batch.shape.n_envs} x {batch.shape.n_steps} in "
+            f"{counted(batch.n_minibatches, 'minibatch', 'minibatches')} of "
+            f"{batch.minibatch_size:,}, learning_rate {moves}, {_updates(other)}; {FITS[keep]}"
+        )
+    return ["other ways:", *lines] if lines else []
+
+
+def _updates(recipe: Recipe) -> str:
+    """Return how many iterations and gradient steps the budget holds."""
+    iterations = recipe.total_timesteps // recipe.batch.rollout_size
+    steps = iterations * recipe.batch.grad_steps_per_iteration
+    return (
+        f"{counted(iterations, 'iteration', 'iterations')}, "
+        f"{counted(steps, 'gradient step', 'gradient steps')}"
+    )
 
 
 def table(changes: list[Change]) -> list[str]:
@@ -138,3 +189,30 @@ def _measured(path: Path) -> float | None:
         return None
     found = [row["noise_scale"] for row in read_metrics(path) if row.get("noise_scale")]
     return found[-1] if found else None
+
+
+LARGE = 0.1
+"""An epsilon of this part of sqrt(v) is not small beside it."""
+
+
+def _large_epsilon(recipe: Recipe, rescaled: Recipe, path: Path) -> list[str]:
+    """Say where Adam's epsilon is not small beside a run's sqrt(v): the root rule forgets it."""
+    factors, epsilon = Factors(recipe.batch, rescaled.batch), recipe.optimizer.adam_eps
+    if factors.opt == 1 or not path.is_dir() or recipe.optimizer.optimizer == "sgd":
+        return []
+    tensors = read_checkpoint(path)
+    if tensors is None:
+        return []
+    square = tensors["optimizer.square"]
+    if "optimizer.count" in tensors:  # Adam's, without the bias of its start.
+        count = max(1, int(tensors["optimizer.count"]))
+        square = square / (1 - recipe.optimizer.adam_beta2**count)
+    seen = square[square > 0]  # A weight that never had a gradient takes no step.
+    share = float((epsilon > LARGE * seen.sqrt()).double().mean()) if len(seen) else 0.0
+    if share < LARGE:
+        return []
+    return [
+        f"adam_eps {epsilon:g} is over a tenth of sqrt(v) for {share:.0%} of this run's weights, "
+        f"so their steps do not follow the square root: --betas moves it to "
+        f"{epsilon * math.sqrt(factors.opt):.3g} (x sqrt(c_opt))"
+    ]

@@ -2,6 +2,7 @@
 
 from isobatch.recipe.checks import memory_size
 from isobatch.recipe.tables import (
+    ENVS_PER_SEGMENT,
     USERS_OWN,
     Coefficients,
     Environment,
@@ -18,6 +19,7 @@ from isobatch.recipe.tables import (
 from isobatch.recipe.toml import refuse_batch_size
 
 __all__ = [
+    "ENVS_PER_SEGMENT",
     "USERS_OWN",
     "Coefficients",
     "Environment",

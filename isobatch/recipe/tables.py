@@ -140,7 +140,8 @@ class Objective:
     """Coefficient of the value loss 0.5 (v - target)^2; twice SB3's vf_coef, whose loss has no
     0.5."""
     target_kl: Positive | None = None
-    """Stop the iteration's updates early once the approximate KL exceeds 1.5 times this."""
+    """Stop the iteration's updates early once the approximate KL from the policy before them
+    exceeds 1.5 times this."""
     advantage_normalization: Literal["batch", "minibatch", "ewma", "none"] = "batch"
     """Normalise advantages over the rollout (batch), over each minibatch, by moving averages over
     iterations (ewma), or not at all (none)."""
@@ -188,6 +189,10 @@ class Phasic:
     def segments(self, n_envs: int) -> int:
         """Return how many environments' rollouts an auxiliary minibatch holds."""
         return self.aux_segments or max(1, n_envs // ENVS_PER_SEGMENT)
+
+    def minibatch_rows(self, batch: Batch) -> int:
+        """Return the rows of an auxiliary minibatch, of whole segments of T."""
+        return self.segments(batch.n_envs) * batch.n_steps
 
 
 @dataclass(frozen=True)

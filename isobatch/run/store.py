@@ -13,6 +13,7 @@ beside, fsynced and renamed, so that it is there whole or not at all. No pickles
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -223,6 +224,14 @@ class RunDirectory:
         for kept, file in kept_policies(self.path).items():
             if kept > env_steps:
                 file.unlink()
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Tensor] | None:
+    """Return the tensors of a run's newest whole checkpoint, None where there is none."""
+    for file in sorted((Path(path) / "checkpoints").glob("[0-9]*.safetensors"), reverse=True):
+        with contextlib.suppress(DamagedFile):
+            return read_sealed(file)[0]
+    return None
 
 
 def refuse_taken(path: Path) -> None:

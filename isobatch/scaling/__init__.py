@@ -1,13 +1,17 @@
 """A recipe tuned at one batch carried over to another: rules, their limits, batch schedules."""
 
 from isobatch.scaling.factors import Factors
+from isobatch.scaling.keep import FITS, KEEPS, Keep
 from isobatch.scaling.rules import SIZES, Change, Rescaled, rescale
 from isobatch.scaling.schedule import at, at_batch, check_schedule
 
 __all__ = [
+    "FITS",
+    "KEEPS",
     "SIZES",
     "Change",
     "Factors",
+    "Keep",
     "Rescaled",
     "at",
     "at_batch",

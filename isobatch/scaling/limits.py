@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from isobatch.recipe import Recipe
 from isobatch.scaling.factors import Factors, decay_of_mass, decay_of_span
+from isobatch.scaling.horizon import horizon, matching_lambda, mean_lookahead
 
 Limit = Callable[[Recipe, Factors], str | None]
 """(tuned recipe, factors) -> what is not the same, None where it is."""
@@ -14,11 +15,18 @@ NEAR = 0.5
 """Minibatches of this part of the noise scale are no longer well below it."""
 
 
-def limits(recipe: Recipe, factors: Factors, noise_scale: float | None = None) -> list[str]:
-    """Say what of the recipe the rules do not keep the same."""
+def limits(
+    recipe: Recipe,
+    factors: Factors,
+    noise_scale: float | None = None,
+    moved: Collection[str] = (),
+) -> list[str]:
+    """Say what of the recipe the rules do not keep the same; `moved` are the fields they moved."""
     if not factors.differ:
         return []
     said = [limit(recipe, factors) for limit in LIMITS]
+    if "max_grad_norm" not in moved:
+        said.append(_clipped_gradient(recipe, factors))
     if noise_scale is not None:
         said.append(_beyond_noise(factors, noise_scale))
     return [line for line in said if line is not None]
@@ -119,19 +127,21 @@ def _staleness(recipe: Recipe, factors: Factors) -> str | None:
     )
 
 
-def _horizon(recipe: Recipe, factors: Factors) -> str | None:
-    """Compare rollouts with how far GAE looks ahead, 1 / (1 - gamma lambda)."""
+def _lookahead(recipe: Recipe, factors: Factors) -> str | None:
+    """Compare how far advantages look ahead, and suggest the lambda that keeps it."""
     old, new = factors.old.n_steps, factors.new.n_steps
-    if old == new:
+    if old == new or recipe.algorithm.whole_returns:
         return None
-    discount = recipe.objective.gamma * recipe.objective.gae_lambda
-    horizon = math.inf if discount == 1 else 1 / (1 - discount)
-    fits = "covers" if new >= horizon else "does not cover"
-    more = "more" if new < old else "fewer"
+    gamma, gae_lambda = recipe.objective.gamma, recipe.objective.gae_lambda
+    before, after = (mean_lookahead(gamma, gae_lambda, steps) for steps in (old, new))
+    suggested = matching_lambda(gamma, gae_lambda, old, new)
+    reached = mean_lookahead(gamma, suggested, new)
+    most = ", the most there is" if suggested == 1 else ""
     return (
-        f"n_steps {old} -> {new}: GAE's horizon 1 / (1 - gamma lambda) is {horizon:.3g} steps, "
-        f"which a rollout of {new} {fits}; {more} advantages than before depend on the value at "
-        "its end"
+        f"n_steps {old} -> {new}: advantages look {after:.3g} steps ahead on average before the "
+        f"value function takes over, {before:.3g} before (GAE's horizon 1 / (1 - gamma lambda) is "
+        f"{horizon(gamma, gae_lambda):.3g}); gae_lambda {suggested:.4g} would give {reached:.3g}"
+        f"{most}"
     )
 
 
@@ -152,8 +162,7 @@ LIMITS: list[Limit] = [
     _step_limited_from_acting,
     _normalized_over_rollouts,
     _normalized_in_minibatches,
-    _clipped_gradient,
     _stops_at_kl,
     _staleness,
-    _horizon,
+    _lookahead,
 ]

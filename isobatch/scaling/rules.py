@@ -15,9 +15,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from isobatch.batch import Batch
 from isobatch.errors import UserError
-from isobatch.recipe import Recipe
+from isobatch.recipe import ENVS_PER_SEGMENT, Recipe
 from isobatch.scaling.factors import (
     Factors,
     center_of_mass,
@@ -25,6 +24,7 @@ from isobatch.scaling.factors import (
     decay_of_span,
     span,
 )
+from isobatch.scaling.keep import Keep, kept_sizes
 from isobatch.scaling.limits import limits
 
 ROOT_RULE = ("adam", "radam", "rmsprop")
@@ -59,6 +59,7 @@ def rescale(
     n_minibatches: int | None = None,
     minibatch_size: int | None = None,
     n_epochs: int | None = None,
+    keep: Keep | None = None,
     betas: bool = False,
     grad_norm: bool = False,
     noise_scale: float | None = None,
@@ -66,8 +67,9 @@ def rescale(
     """Return the recipe at another batch, its hyperparameters moved by the rules.
 
     What of the batch is not given stays: with `n_envs` alone the number of minibatches, so that
-    both batch sizes move together, as in the paper. `betas` moves Adam's decays (or SGD's
-    momentum) too, `grad_norm` the gradient's bound; `noise_scale` is the run's measured one.
+    both batch sizes move together, as in the paper. `keep` says otherwise: rollout,
+    minibatch-size or minibatches. `betas` moves Adam's decays and epsilon (or SGD's momentum) too,
+    `grad_norm` the gradient's bound; `noise_scale` is the run's measured one.
     """
     sizes = {
         "n_envs": n_envs,
@@ -77,7 +79,7 @@ def rescale(
         "n_epochs": n_epochs,
     }
     given = {name: value for name, value in sizes.items() if value is not None}
-    reshaped = recipe.replace(**given)
+    reshaped = recipe.replace(**kept_sizes(recipe.batch, given, keep))
     if reshaped.batch.rollout_size % reshaped.batch.n_minibatches:
         raise UserError(
             f"{reshaped.batch.n_envs} x {reshaped.batch.n_steps} = "
@@ -92,7 +94,7 @@ def rescale(
     moved = {change.field: change.new for change in changes if change.rule != BATCH_RULE}
     for name, value in moved.items():
         _refuse_meaningless(name, value, factors)
-    warnings += limits(recipe, factors, noise_scale)
+    warnings += limits(recipe, factors, noise_scale, moved)
     return Rescaled(reshaped.replace(**moved), changes, warnings)
 
 
@@ -102,7 +104,8 @@ Rule = Callable[[Recipe, Factors, list[str]], list[Change]]
 
 
 def _rules(betas: bool, grad_norm: bool) -> list[Rule]:
-    rules = [_step_size, _proximal, _advantages, _phase, _auxiliary]
+    step_size = _step_size_and_momentum if betas else _step_size
+    rules: list[Rule] = [step_size, _proximal, _advantages, _phase, _auxiliary]
     return rules + [_betas] * betas + [_grad_norm] * grad_norm
 
 
@@ -126,43 +129,67 @@ def _step_size(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Ch
     if c == 1:
         return []
     if settings.optimizer in ROOT_RULE:
-        return [
-            Change(
-                "learning_rate",
-                settings.learning_rate,
-                settings.learning_rate / math.sqrt(c),
-                "/ sqrt(c_opt)",
-                f"the noise of {settings.optimizer}'s step falls with the square root of the "
-                "minibatch size",
-            )
-        ]
+        divisor, rule = math.sqrt(c), "/ sqrt(c_opt)"
+        reason = (
+            f"the noise of {settings.optimizer}'s step falls with the square root of the "
+            "minibatch size"
+        )
+    else:
+        divisor, rule = c, "/ c_opt"
+        reason = "keeps the change of the weights per sample the same"
+    rate = settings.learning_rate
+    return [Change("learning_rate", rate, rate / divisor, rule, reason)]
+
+
+def _step_size_and_momentum(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change]:
+    """SGD's momentum covers as many samples, and the step size makes up for its sum.
+
+    u <- mu u + g adds up to g / (1 - mu), so lr (1 - mu') / (c_opt (1 - mu)) is lr / c_opt's step.
+    """
+    settings, c = recipe.optimizer, factors.opt
+    old = settings.momentum
+    if settings.optimizer != "sgd" or c == 1 or not old:
+        return _step_size(recipe, factors, warnings)
+    new, rate = old ** (1 / c), settings.learning_rate
     return [
         Change(
             "learning_rate",
-            settings.learning_rate,
-            settings.learning_rate / c,
-            "/ c_opt",
-            "keeps the change of the weights per sample the same",
-        )
+            rate,
+            rate * (1 - new) / (c * (1 - old)),
+            "(1 - mu') / (c_opt (1 - mu))",
+            "keeps the change of the weights per sample the same, momentum's sum included",
+        ),
+        Change("momentum", old, new, "^ (1 / c_opt)", "momentum covers as many samples as before"),
     ]
 
 
 def _betas(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change]:
-    """Remember as many samples, not as many steps."""
+    """Remember as many samples, not as many steps; the epsilon beside sqrt(v) moves with it."""
+    settings, c = recipe.optimizer, factors.opt
     names = {"adam": ("adam_beta1", "adam_beta2"), "radam": ("adam_beta1", "adam_beta2")}
-    names |= {"rmsprop": ("rms_decay",), "sgd": ("momentum",)}
+    names |= {"rmsprop": ("rms_decay",)}
     values = recipe.values
-    return [
+    changes = [
         Change(
             name,
             values[name],
-            values[name] ** (1 / factors.opt),
+            values[name] ** (1 / c),
             "^ (1 / c_opt)",
             "the moving average covers as many samples as before",
         )
-        for name in names[recipe.optimizer.optimizer]
-        if factors.opt != 1 and values[name] > 0
+        for name in names.get(settings.optimizer, ())
+        if c != 1 and values[name] > 0
     ]
+    if c == 1 or settings.optimizer not in ROOT_RULE:
+        return changes
+    epsilon = Change(
+        "adam_eps",
+        settings.adam_eps,
+        settings.adam_eps * math.sqrt(c),
+        "x sqrt(c_opt)",
+        "the root mean square of a gradient that is mostly noise grows by as much",
+    )
+    return [*changes, epsilon]
 
 
 def _grad_norm(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change]:
@@ -244,29 +271,32 @@ def _auxiliary(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Ch
     """The auxiliary optimiser by its own minibatch, of whole segments."""
     if not recipe.is_phasic:
         return []
-    c = _auxiliary_rows(recipe, factors.old) / _auxiliary_rows(recipe, factors.new)
+    phasic, old, new = recipe.phasic, factors.old, factors.new
+    c = phasic.minibatch_rows(old) / phasic.minibatch_rows(new)
+    if not phasic.aux_segments and new.n_envs < min(old.n_envs, ENVS_PER_SEGMENT):
+        warnings.append(
+            f"auxiliary minibatches are one segment of {new.n_steps} rows at least, where "
+            f"{new.n_envs / ENVS_PER_SEGMENT:.3g} of one would go with {new.n_envs} environments: "
+            "aux_learning_rate is that of the larger minibatch"
+        )
     adaptive = recipe.optimizer.optimizer in ROOT_RULE
     root, rule = (math.sqrt(c), "/ sqrt(c_aux)") if adaptive else (c, "/ c_aux")
     chosen = recipe.phasic.aux_learning_rate
-    old = chosen or recipe.optimizer.learning_rate
+    rate = chosen or recipe.optimizer.learning_rate
     followed = recipe.optimizer.learning_rate / (
         math.sqrt(factors.opt) if adaptive else factors.opt
     )
-    new = old / root
-    if math.isclose(new, followed):
-        new = 0.0  # It takes learning_rate, which moves just as far.
-    if new == chosen:
+    moved = rate / root
+    if math.isclose(moved, followed):
+        moved = 0.0  # It takes learning_rate, which moves just as far.
+    if moved == chosen:
         return []
     reason = (
         "auxiliary minibatches keep their size"
         if c == 1
         else f"auxiliary minibatches are {1 / c:.4g} times as large"
     )
-    return [Change("aux_learning_rate", chosen, new, rule, reason)]
-
-
-def _auxiliary_rows(recipe: Recipe, batch: Batch) -> int:
-    return recipe.phasic.segments(batch.n_envs) * batch.n_steps
+    return [Change("aux_learning_rate", chosen, moved, rule, reason)]
 
 
 def _refuse_meaningless(name: str, value: float, factors: Factors) -> None:

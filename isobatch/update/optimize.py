@@ -57,6 +57,10 @@ class FlatOptimizer(Protocol):
         """Move the parameters along the gradient in place."""
         ...
 
+    def rescale_noise(self, factor: float) -> None:
+        """Go on with gradients whose noise has `factor` times the variance it had."""
+        ...
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps."""
         ...
@@ -94,6 +98,10 @@ class Adam:
         self.count += 1
         self.mean.lerp_(gradient, 1 - beta1)
         self.square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+
+    def rescale_noise(self, factor: float) -> None:
+        """v is the mean square of gradients that are mostly noise; m forgets in ten steps."""
+        self.square.mul_(factor)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps."""
@@ -151,6 +159,10 @@ class RmsProp:
         spread = self.square.sqrt().add_(settings.adam_eps)
         self.parameters.vector.addcdiv_(gradient, spread, value=-learning_rate)
 
+    def rescale_noise(self, factor: float) -> None:
+        """v is the mean square of gradients that are mostly noise."""
+        self.square.mul_(factor)
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps."""
         return {"square": self.square}
@@ -172,6 +184,9 @@ class Sgd:
         """Take one step."""
         self.velocity.mul_(settings.momentum).add_(self.parameters.gradient)
         self.parameters.vector.add_(self.velocity, alpha=-learning_rate)
+
+    def rescale_noise(self, factor: float) -> None:
+        """Nothing here depends on the size of the noise."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps."""
