@@ -37,6 +37,8 @@ class Counters:
     """How often the run was resumed."""
     environments: int = 0
     """Environments made so far: the seeds that are used up."""
+    warmup_steps: int = 0
+    """Transitions taken to spread the environments over their episodes."""
     seconds: float = 0.0
     """Training time, earlier sittings included."""
 

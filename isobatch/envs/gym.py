@@ -79,6 +79,19 @@ class GymEnv:
             final=final,
         )
 
+    def restart(self, which: Tensor, actions: Tensor) -> Step:
+        """Begin a new episode in some environments, `which` [N] bool, then step all."""
+        if not isinstance(self._vector.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+            raise UserError(
+                f"{self.name}: stagger restarts environments one by one, which only Gymnasium's "
+                "own vectors can",
+                field="stagger",
+            )
+        resets = which.numpy()
+        self._vector.reset(options={"reset_mask": resets})
+        self._done &= ~resets
+        return self.step(actions)
+
     def stepping(self) -> AbstractContextManager[None]:
         """Nothing to hold."""
         return nullcontext()

@@ -95,6 +95,7 @@ class PoolEnv:
         self._pool._send([self._ids, self._ids, native])
         state = self._pool._recv()
         done, truncated = state[self._keys["done"]], state[self._keys["trunc"]]
+        self._elapsed = state[self._keys["elapsed_step"]]
         valid, self._done = ~self._done, done
         score = over = None
         if self._scored:
@@ -109,6 +110,24 @@ class PoolEnv:
             score=score,
             over=over,
         )
+
+    def restart(self, which: Tensor, actions: Tensor) -> Step:
+        """Begin a new episode in some environments, `which` [N] bool, then step all.
+
+        EnvPool waits for all of them, so the others take a step of their own meanwhile. It then
+        mixes up the rows it gives back; the step after that is in order again, and its elapsed
+        steps say which of them are resets.
+        """
+        resets = which.numpy()
+        native = self.action_layout.native(actions.cpu().numpy())
+        native = native.astype(self._action_dtype, order="C")
+        others = self._ids[~resets]
+        if len(others):
+            self._pool._send([others, others, np.ascontiguousarray(native[~resets])])
+        self._pool._reset(self._ids[resets])
+        self._pool._recv()
+        step = self.step(actions)
+        return step._replace(valid=torch.from_numpy(self._elapsed != 0))
 
     def stepping(self) -> AbstractContextManager[None]:
         """Hold a single worker on the caller's core."""

@@ -70,6 +70,10 @@ class BatchedEnv(Protocol):
         """Take one action in each environment (policy form: see `ActionLayout`)."""
         ...
 
+    def restart(self, which: Tensor, actions: Tensor) -> Step:
+        """Begin a new episode in some environments, `which` [N] bool, then step all."""
+        ...
+
     def stepping(self) -> AbstractContextManager[None]:
         """Hold, for the steps of one rollout, what makes them quick."""
         ...

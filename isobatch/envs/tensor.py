@@ -79,6 +79,13 @@ class TensorAdapter:
             final=None if last is None else owned(self.observation_layout.encode(last)),
         )
 
+    def restart(self, which: Tensor, actions: Tensor) -> Step:
+        """Not for these: a `TensorEnv` starts all of its environments at once."""
+        raise UserError(
+            f"{self.name}: stagger restarts environments one by one, which a TensorEnv cannot",
+            field="stagger",
+        )
+
     def stepping(self) -> AbstractContextManager[None]:
         """Nothing to hold."""
         return nullcontext()

@@ -71,6 +71,27 @@ class Collector:
         self.steps_taken += record.length
         return self._rollout(model, prepare, record, observations)
 
+    @torch.no_grad()
+    def advance(
+        self,
+        model: Agent,
+        prepare: Prepare,
+        generator: torch.Generator,
+        restarted: Tensor | None = None,
+    ) -> int:
+        """Take a step that nothing is kept of, and return how many transitions it was.
+
+        Environments that are `restarted` [N] begin a new episode before it.
+        """
+        act, distribution = acting(model, prepare, self.env.n_envs), model.distribution
+        noise = distribution.noise((self.env.n_envs,), self._float, generator)
+        action = distribution.sample(act(self.observation)[0], noise)
+        step = self.env.step(action) if restarted is None else self.env.restart(restarted, action)
+        self.observation = self._on_device(step.observation)
+        self.first = (step.terminated | step.truncated | ~step.valid).to(self.device)
+        self.steps_taken += 1
+        return int(step.valid.sum())
+
     def _step(self, action: Tensor, t: int) -> Step:
         try:
             return self.env.step(action)

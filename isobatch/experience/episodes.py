@@ -28,9 +28,11 @@ class EpisodeScores:
     neither its end nor part of it.
     """
 
-    def __init__(self, n_envs: int) -> None:
+    def __init__(self, n_envs: int, under_way: bool = False) -> None:
+        """With `under_way`, each environment is in an episode whose beginning was not seen."""
         self._return = np.zeros(n_envs)
         self._length = np.zeros(n_envs, np.int64)
+        self._unknown = np.full(n_envs, under_way)
 
     def take_in(self, scores: Tensor, over: Tensor, valid: Tensor) -> list[Episode]:
         """Take in some steps, each [T, N]; return the episodes that ended, in that order."""
@@ -43,7 +45,9 @@ class EpisodeScores:
         episodes = []
         for t, n in np.argwhere(over.cpu().numpy() & counted):
             score, length = totals[t, n] - ended[0][n], steps[t, n] - ended[1][n]
-            episodes.append(Episode(int(n), float(score), int(length)))
+            if not self._unknown[n]:
+                episodes.append(Episode(int(n), float(score), int(length)))
+            self._unknown[n] = False
             ended[0][n], ended[1][n] = totals[t, n], steps[t, n]
         self._return, self._length = totals[-1] - ended[0], steps[-1] - ended[1]
         return episodes
@@ -60,9 +64,12 @@ class EpisodeTracker:
         self.finished = 0
         self.restart(n_envs)
 
-    def restart(self, n_envs: int) -> None:
-        """Forget the episodes under way: there are `n_envs` new environments."""
-        self._scores = EpisodeScores(n_envs)
+    def restart(self, n_envs: int, under_way: bool = False) -> None:
+        """Forget the episodes under way: there are `n_envs` new environments.
+
+        With `under_way` they are within episodes, whose scores are then not known.
+        """
+        self._scores = EpisodeScores(n_envs, under_way)
 
     def update(self, rollout: Rollout) -> None:
         """Take in a rollout; episodes are recorded in the order they ended."""

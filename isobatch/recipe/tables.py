@@ -69,6 +69,10 @@ class Environment:
     """Options of the environment, as name=value (for Procgen: num_levels=200)."""
     episodic_life: bool = False
     """Atari: end training episodes at each lost life; returns are still those of full games."""
+    stagger: bool = False
+    """Spread the environments over their episodes before the first step that counts."""
+    count_warmup: bool = False
+    """Count the steps this takes as part of the budget."""
     sign_rewards: bool = False
     """Atari: clip training rewards to their sign; returns are still the game's score."""
 

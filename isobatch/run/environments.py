@@ -10,9 +10,10 @@ import torch
 from isobatch import envs, scaling
 from isobatch.batch import Batch
 from isobatch.envs import MakeEnv
-from isobatch.envs.seeds import env_seeds
+from isobatch.envs.seeds import env_seeds, mixed_generator
 from isobatch.errors import UserError
 from isobatch.experience import Collector, Rollout
+from isobatch.experience.stagger import stagger
 from isobatch.recipe import Recipe
 from isobatch.scaling import adaptive
 from isobatch.state import TrainState
@@ -46,7 +47,7 @@ class Environments:
         self.chunk_size = chunk_rows(self.image, recipe.machine.chunk_size)
         self._collector: Collector | None = None
 
-    def move(self, state: TrainState) -> dict[str, str]:
+    def move(self, state: TrainState) -> dict[str, Any]:
         """Follow the schedule, or what was measured; say what moved, if anything did."""
         before = state.recipe
         after, said = self._wanted(state)
@@ -58,12 +59,26 @@ class Environments:
         state.move(after)
         return {"reshaped": _difference(before, after), **said}
 
-    def collect(self, state: TrainState) -> Rollout:
-        """Collect one rollout; the budget's last is cut so that it is never overrun."""
+    def warm_up(self, state: TrainState) -> int:
+        """Spread new environments over their episodes where asked; return the steps it took."""
+        if self._collector is not None or not state.recipe.environment.stagger:
+            return 0
+        generator = mixed_generator(state.recipe.seed, self.made, device=self.device)
+        taken = stagger(self.collector, state.model, state.observation_normalizer, generator)
+        state.episodes.restart(state.recipe.batch.n_envs, under_way=True)
+        return taken
+
+    @property
+    def collector(self) -> Collector:
+        """What steps the environments there are."""
         if self._collector is None:
             self._collector = Collector(self.env, self.device, self.chunk_size)
+        return self._collector
+
+    def collect(self, state: TrainState) -> Rollout:
+        """Collect one rollout; the budget's last is cut so that it is never overrun."""
         left = state.steps_left
-        return self._collector.collect(
+        return self.collector.collect(
             state.model,
             state.observation_normalizer,
             state.action_generator,

@@ -82,6 +82,10 @@ def _iterate(
     while state.steps_left >= state.recipe.batch.n_envs:
         # Before it collects, so that what moved is always said in a row.
         moved = environments.move(state)
+        warmup = environments.warm_up(state)
+        if warmup:
+            moved["warmup_steps"] = warmup
+            began += count_warmup(state, environments, marks, warmup)
         rollout = environments.collect(state)
         began += marks.passed(state, environments.env, rollout.n_valid)  # No time of training's.
         learned = learner.learn(rollout)
@@ -98,6 +102,26 @@ def _iterate(
         if asked or stop_requested():
             return
     marks.finish(state, environments.env)
+
+
+def count_warmup(state: TrainState, environments: Environments, marks: Marks, steps: int) -> float:
+    """Take the steps that spread environments over their episodes into the counters.
+
+    Where they count, the marks among them are played by the policy that took them; returns the
+    seconds that took.
+    """
+    state.counters.warmup_steps += steps
+    if not state.recipe.environment.count_warmup:
+        return 0.0
+    if state.steps_left - steps < state.recipe.batch.n_envs:
+        raise UserError(
+            f"count_warmup: spreading {state.recipe.batch.n_envs} environments over their episodes "
+            f"took {steps:,} steps, more than the budget still holds",
+            field="count_warmup",
+        )
+    seconds = marks.passed(state, environments.env, steps)
+    state.counters.env_steps += steps
+    return seconds
 
 
 def count(

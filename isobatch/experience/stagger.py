@@ -1,0 +1,65 @@
+"""Environments spread over their episodes before anything counts.
+
+Environments that are all reset at once stay in step for a while, for ever where every episode is
+as long as the next; and the more there are, the less of the budget it takes to see the end of an
+episode. So comparisons of N would compare phases of episodes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from isobatch.experience.collect import Collector
+from isobatch.experience.episodes import EpisodeTracker
+from isobatch.experience.rollout import Rollout
+from isobatch.models import Agent
+from isobatch.models.acting import Prepare
+
+PIECE = 64
+"""Steps at a time."""
+BURN_IN, BURN_IN_IMAGES = 1024, 256
+"""Most steps until each environment has ended an episode."""
+SPREAD, SPREAD_IMAGES = 512, 128
+"""Most steps that environments are spread over."""
+
+
+def burn_in(act: Callable[[int], Rollout], n_envs: int, most: int) -> tuple[int, float | None]:
+    """Step until each environment has ended an episode; return the steps and episodes' length."""
+    episodes, ended, steps = EpisodeTracker(n_envs), torch.zeros(n_envs, dtype=torch.bool), 0
+    while steps < most and not bool(ended.all()):
+        rollout = act(PIECE)
+        episodes.update(rollout)
+        ended |= rollout.over.any(0).cpu()
+        steps += PIECE
+    return steps, episodes.mean_length
+
+
+def stagger(
+    collector: Collector, model: Agent, prepare: Prepare, generator: torch.Generator
+) -> int:
+    """Leave each environment at a step of its own in an episode; return the transitions it took.
+
+    They are stepped until each has ended an episode, or for `BURN_IN` steps; then over about an
+    episode's length, each beginning a new one at a random step of these.
+    """
+    n_envs, image = collector.env.n_envs, collector.env.observation_layout.image is not None
+    taken = 0
+
+    def act(steps: int) -> Rollout:
+        nonlocal taken
+        rollout = collector.collect(model, prepare, generator, steps)
+        taken += rollout.n_valid
+        return rollout
+
+    _, length = burn_in(act, n_envs, BURN_IN_IMAGES if image else BURN_IN)
+    most = SPREAD_IMAGES if image else SPREAD
+    spread = max(1, min(most, round(length or most)))
+    draw = torch.randint(spread, (n_envs,), generator=generator, device=generator.device).cpu()
+    for step in range(spread):
+        begins = draw == step
+        taken += collector.advance(
+            model, prepare, generator, begins if bool(begins.any()) else None
+        )
+    return taken
