@@ -9,6 +9,8 @@ from torch import nn
 
 import isobatch
 from isobatch.errors import UserError
+from isobatch import load
+from isobatch.cli import main
 from isobatch.recipe import Recipe
 from isobatch.run.store import CLOCK_COLUMNS, read_policy, read_sealed
 from isobatch.study.stats import area_under_curve
@@ -88,6 +90,34 @@ class TestMarks:
         _, data = read_sealed(run.path / "policies" / "best.safetensors")
         assert data["env_steps"] == best["env_steps"]
         assert read_policy(run.path)[1]["env_steps"] == run.metrics[-1]["env_steps"]
+
+    def test_the_best_policy_can_be_played(self, tmp_path, capsys):
+        run = trained(tmp_path / "r", eval_marks=5, total_timesteps=4000, n_steps=64)
+        best = max(run.evaluations, key=lambda row: row["episode_return"])
+        assert load(run.path, best=True).env_steps == best["env_steps"]
+        assert main(["eval", str(run.path), "--best", "--episodes", "3"]) == 0
+        assert "over 3 episodes" in capsys.readouterr().out
+        plain = trained(tmp_path / "plain")
+        assert main(["eval", str(plain.path), "--best"]) == 2
+        assert "was not evaluated while training (--eval-marks)" in capsys.readouterr().err
+
+    def test_the_number_of_episodes_goes_by_the_budget(self):
+        recipe = Recipe(env="x").replace(eval_marks=16)
+        counts = [recipe.evaluation.episodes(total) for total in (10_000, 100_000, 200_000, 10**8)]
+        assert counts == [4, 5, 11, 16]
+        assert recipe.replace(eval_episodes=3).evaluation.episodes(10**8) == 3
+
+    def test_the_cost_is_said_first(self, tmp_path):
+        notes = []
+
+        class Heard(isobatch.Sink):
+            def note(self, text):
+                notes.append(text)
+
+        run = trained(tmp_path / "r", eval_marks=5, sinks=[Heard()])
+        share = 6 * sum(run.evaluations[0]["lengths"]) / 400
+        assert notes[0].startswith("evaluations: 6 of 3 episodes each")
+        assert f"{share:.0%} as many steps as training" in notes[0]
 
     def test_a_users_own_environment_is_evaluated_too(self, tmp_path):
         import gymnasium

@@ -27,6 +27,11 @@ def evaluate(arguments: list[str]) -> int:
     parser.add_argument(
         "--seed", type=whole_number, default=0, metavar="N", help="evaluation seed (default: 0)"
     )
+    parser.add_argument(
+        "--best",
+        action="store_true",
+        help="the policy that evaluations while training scored highest, instead of the last",
+    )
     add_env_flag(parser)
     parser.add_argument(
         "--deterministic",
@@ -44,6 +49,7 @@ def evaluate(arguments: list[str]) -> int:
         parsed.episodes,
         deterministic=parsed.deterministic,
         seed=parsed.seed,
+        best=parsed.best,
         env=parsed.env,
     )
     print(

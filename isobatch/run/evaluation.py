@@ -56,10 +56,12 @@ class Marks:
         if not self.at or state.counters.env_steps:
             return None
         seconds = self._play(state, env, 0)
-        episodes = state.recipe.evaluation.eval_episodes
+        count, first = len(self.at), self._directory.evaluations()[-1]
+        steps = sum(first["lengths"]) * count
         return (
-            f"evaluations: {len(self.at)} of {episodes} episodes each; the untrained policy's took "
-            f"{seconds:.2g} s, all as long as that {duration(seconds * len(self.at))}"
+            f"evaluations: {count} of {first['episodes']} episodes each; the untrained policy's "
+            f"took {seconds:.2g} s; all as long as that take {duration(seconds * count)}, and "
+            f"{steps / state.recipe.total_timesteps:.0%} as many steps as training"
         )
 
     def passed(self, state: TrainState, env: envs.BatchedEnv, rows: int) -> float:
@@ -81,12 +83,13 @@ class Marks:
     def _play(self, state: TrainState, env: envs.BatchedEnv, place: int) -> float:
         began = time.perf_counter()
         recipe = state.recipe
-        count = self._width or min(recipe.evaluation.eval_episodes, MOST_ENVS)
+        episodes = recipe.evaluation.episodes(recipe.total_timesteps)
+        count = self._width or min(episodes, MOST_ENVS)
         seeds = evaluation_seeds(recipe.seed, count, FIRST + place % (LAST - FIRST))
         arena = envs.make(recipe, seeds, make_env=self._make_env, training=False)
         try:
             with evaluation_mode(state.model), _greedy(state):
-                played = play(_actor(state, place), arena, recipe.evaluation.eval_episodes)
+                played = play(_actor(state, place), arena, episodes)
         finally:
             arena.close()
         seconds = time.perf_counter() - began

@@ -120,15 +120,16 @@ def load(
     path: str | Path,
     encoder: EncoderFactory | torch.nn.Module | None = None,
     at: float | None = None,
+    best: bool = False,
 ) -> Policy:
     """Load the policy of a run directory; `encoder` only for a run with one of the user's own.
 
-    `at` is a fraction of the budget, in [0, 1]: of the policies kept, the nearest; without it the
-    last one.
+    `at` is a fraction of the budget, in [0, 1]: of the policies kept, the nearest; `best` that of
+    the highest mean return of an evaluation while training; without either the last one.
     """
     if at is not None and not 0 <= at <= 1:
         raise UserError(f"at must lie in [0, 1], a fraction of the budget, got {at}")
-    tensors, description = store.read_policy(path, at)
+    tensors, description = store.read_policy(path, at, best)
     recipe = Recipe.load(Path(path) / "recipe.toml")
     observations = ObservationLayout.from_json(description["observations"])
     actions = ActionLayout.from_json(description["actions"])
@@ -154,6 +155,7 @@ def evaluate(
     *,
     deterministic: bool = False,
     seed: int = 0,
+    best: bool = False,
     env: str | None = None,
     make_env: envs.MakeEnv | None = None,
     encoder: EncoderFactory | torch.nn.Module | None = None,
@@ -161,9 +163,10 @@ def evaluate(
     """Play whole episodes with a run's policy in environments no training run has seen.
 
     Every environment plays the same number of episodes (to within one), so that short episodes
-    are not counted more often than long ones. `env` repeats a `module:Id`, as in `resume`.
+    are not counted more often than long ones. `best` plays the policy that evaluations while
+    training liked best. `env` repeats a `module:Id`, as in `resume`.
     """
-    policy = load(path, encoder)
+    policy = load(path, encoder, best=best)
     recipe = policy.recipe
     require_trusted(recipe.env, env)
     n_envs = min(episodes, MOST_ENVS)

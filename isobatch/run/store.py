@@ -277,13 +277,17 @@ def kept_policies(path: str | Path) -> dict[int, Path]:
 
 
 def read_policy(
-    path: str | Path, at: float | None = None
+    path: str | Path, at: float | None = None, best: bool = False
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return tensors and description of a run's last policy, or of that nearest `at`.
+    """Return tensors and description of a run's last policy, of that nearest `at`, or the best.
 
     `at` is a fraction of the run's budget.
     """
-    file = Path(path) / "policy.safetensors"
+    file = Path(path) / ("policies/best.safetensors" if best else "policy.safetensors")
+    if best and not file.is_file():
+        raise UserError(
+            f"{path} has no best policy: it was not evaluated while training (--eval-marks)"
+        )
     if not file.is_file():
         raise UserError(f"{path} holds no policy yet: there is no policy.safetensors in it")
     try:

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from isobatch.batch import Shape
+from isobatch.batch import Shape, positive
 from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError, nearest
 from isobatch.presets import preset
@@ -22,6 +22,8 @@ from isobatch.scaling import SIZES
 
 SCALES = ("laptop", "paper")
 Measure = Literal["score", "curve"]
+RESCALING = ("rescale_from", "scale_envs", "keep", "hold")
+"""What an arm may say of its reference, beside recipe fields."""
 MARKS = 16
 """Evaluations of every run while it trains, beside that of its start."""
 Contrast = str | tuple[str, str]
@@ -94,7 +96,9 @@ class Study:
     seeds: Seeds
     arms: dict[str, dict[str, Any]]
     """Recipe fields each arm sets, by arm. With `rescale_from`, another arm's name, that arm's
-    recipe at this arm's batch; `hold` names fields that then stay as they were."""
+    recipe at this arm's batch: `scale_envs` times its environments, or sizes as they are named;
+    `keep` is what then stays of the batch (isobatch rescale --keep), and `hold` names fields that
+    stay as they were."""
     algo: str = "ppo"
     base: dict[str, Any] = field(default_factory=dict)
     """Recipe fields all arms share."""
@@ -156,15 +160,17 @@ class Study:
         """Return an arm's recipe: fields over the preset, or another arm's at another batch."""
         # One thread to a run: several runs at once use the cores better than one run does. And
         # marks always, at the same environment steps in every arm: other curves do not compare.
-        own = {"threads": 1, "env_threads": 1, "eval_marks": MARKS}
-        fields: dict[str, Any] = {**own, **self.base, **self.arms[arm]}
-        reference, held = fields.pop("rescale_from", None), fields.pop("hold", [])
-        if reference is None:
+        alike = {"threads": 1, "env_threads": 1, "eval_marks": MARKS}
+        own = self.arms[arm]
+        if "rescale_from" not in own:
+            fields: dict[str, Any] = {**alike, **self.base, **own}
             return preset(env, fields.pop("algo", self.algo), **fields)
-        tuned, own = self._arm(reference, env), self.arms[arm]
+        tuned, held = self._arm(own["rescale_from"], env), own.get("hold", [])
         sizes = {name: own[name] for name in SIZES if name in own}
-        rest = {name: own[name] for name in own if name not in (*sizes, "rescale_from", "hold")}
-        moved = tuned.rescale(**sizes).recipe
+        if "scale_envs" in own:
+            sizes["n_envs"] = tuned.batch.n_envs * own["scale_envs"]
+        rest = {name: own[name] for name in own if name not in (*SIZES, *RESCALING)}
+        moved = tuned.rescale(**sizes, keep=own.get("keep")).recipe
         known = tuned.values
         for name in held:
             if name not in known:
@@ -336,11 +342,16 @@ def _check_names(study: Study) -> None:
 
 def _check_reference(study: Study, arm: str, fields: dict[str, Any]) -> None:
     """Refuse an arm that is rescaled from none."""
-    reference, held = fields.get("rescale_from"), fields.get("hold", [])
+    reference = fields.get("rescale_from")
     if reference is None:
-        if held:
-            raise UserError(f"arm {arm!r} holds {held!r} but has no rescale_from")
+        for name in RESCALING:
+            if fields.get(name):
+                raise UserError(f"arm {arm!r} has {name} {fields[name]!r} but no rescale_from")
         return
+    if "scale_envs" in fields:
+        positive("scale_envs", fields["scale_envs"])
+        if "n_envs" in fields:
+            raise UserError(f"arm {arm!r} has n_envs and scale_envs: give one or the other")
     if reference not in study.arms or "rescale_from" in study.arms[reference]:
         others = [name for name, each in study.arms.items() if "rescale_from" not in each]
         raise UserError(
