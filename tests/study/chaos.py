@@ -27,6 +27,8 @@ budget = {budget}
 seeds = {seeds}
 evaluate = 2
 [base]
+eval_marks = 2
+eval_episodes = 2
 n_minibatches = 2
 n_epochs = 2
 checkpoint_seconds = 0.2

@@ -10,6 +10,8 @@ budget = 256
 seeds = 3
 evaluate = 2
 [base]
+eval_marks = 2
+eval_episodes = 2
 n_minibatches = 2
 n_epochs = 1
 [arms]

@@ -199,7 +199,11 @@ def test_an_arm_may_be_another_at_another_batch():
         ('rescale_from = "tuned"', 'rescale_from = "tunde"', "tunde.*mean tuned"),
         ('rescale_from = "tuned"', 'rescale_from = "other"', "no arm with a batch of its own"),
         ('hold = ["learning_rate"]', 'hold = ["learning_rat"]', "learning_rat.*learning_rate"),
-        ('rescale_from = "tuned", n_envs = 4, hold', "n_envs = 4, hold", "has no rescale_from"),
+        (
+            'rescale_from = "tuned", n_envs = 4, hold',
+            "n_envs = 4, hold",
+            "hold .* but no rescale_from",
+        ),
     ],
 )
 def test_a_reference_that_is_none_is_refused(before, after, words):

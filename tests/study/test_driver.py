@@ -24,6 +24,8 @@ budget = 256
 seeds = 2
 evaluate = 2
 [base]
+eval_marks = 2
+eval_episodes = 2
 n_minibatches = 2
 n_epochs = 1
 compile = "off"
@@ -57,7 +59,8 @@ def test_a_worker_in_this_process_gives_the_same_result_twice(tmp_path):
 
 
 def test_the_score_is_an_evaluation_and_without_one_of_its_own_the_last_mark(tmp_path):
-    queue = study_queue(tmp_path, TOML.replace("evaluate = 2", "evaluate = 0"))
+    toml = TOML.replace("evaluate = 2", "evaluate = 0").replace("eval_marks = 2\n", "")
+    queue = study_queue(tmp_path, toml)
     claim = queue.claim()
     assert claim is not None
     assert run(claim) == "done"

@@ -21,6 +21,8 @@ budget = 512
 seeds = 2
 evaluate = 2
 [base]
+eval_marks = 2
+eval_episodes = 2
 n_minibatches = 2
 n_epochs = 1
 [arms]
