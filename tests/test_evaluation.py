@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import isobatch
-from isobatch.errors import UserError
 from isobatch import load
 from isobatch.cli import main
+from isobatch.errors import UserError
 from isobatch.recipe import Recipe
 from isobatch.run.store import CLOCK_COLUMNS, read_policy, read_sealed
 from isobatch.study.stats import area_under_curve
