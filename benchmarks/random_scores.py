@@ -1,4 +1,4 @@
-"""Measure what uniformly random actions score: the lower ends in isobatch/study/scores.py.
+"""Measure what uniformly random actions score: the column `random` of isobatch/study/scores.csv.
 
 python benchmarks/random_scores.py CartPole-v1 Acrobot-v1
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
@@ -46,3 +47,11 @@ def nearest(name: str, known: list[str], count: int = 3) -> str:
     names = [lowered[match] for match in matches]
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
     return f" Did you mean {listed}?"
+
+
+def refuse_unknown(found: Iterable[str], known: Iterable[str], source: str, what: str) -> None:
+    """Refuse names that are not known, naming the nearest that are."""
+    names = sorted(known)
+    for name in found:
+        if name not in names:
+            raise UserError(f"{source}: unknown {what} {name!r}.{nearest(name, names)}")

@@ -14,8 +14,9 @@ GENERIC = {
     "learning_rate": 3e-4, "max_grad_norm": 0.5, "total_timesteps": 1_000_000,
 }  # fmt: skip
 PROCGEN = {
-    # Hilton et al. 2021, appendix B; Cobbe et al. 2020.
-    "n_envs": 64, "n_steps": 256, "n_minibatches": 8, "n_epochs": 3,
+    # Hilton et al. 2021 (arXiv 2110.00641), appendix B; Cobbe et al. 2020: four workers of 64
+    # environments. A smaller batch is this one rescaled: preset(...).rescale(n_envs=64).
+    "n_envs": 256, "n_steps": 256, "n_minibatches": 8, "n_epochs": 3,
     "learning_rate": 5e-4, "adam_eps": 1e-8, "gamma": 0.999, "gae_lambda": 0.95,
     # Their vf_coef is 0.5 without the half in the loss.
     "clip_range": 0.2, "ent_coef": 0.01, "vf_coef": 1.0, "normalize_rewards": True,
@@ -103,9 +104,7 @@ def family_preset(family: str, env: str, algo: str = "ppo", **overrides: Any) ->
         # The paper's: advantages normalised over iterations, and a proximal policy whose centre of
         # mass lies 8 gradient steps back, a third of its PPO's 8 x 3 and all of its PPG's 8 x 1.
         age = recipe.batch.grad_steps_per_iteration / min(3, recipe.batch.n_epochs)
-        recipe = recipe.replace(
-            advantage_normalization="ewma", proximal_decay=round(age / (age + 1), 3)
-        )
+        recipe = recipe.replace(advantage_normalization="ewma", proximal_decay=age / (age + 1))
     return recipe.replace(**overrides)
 
 

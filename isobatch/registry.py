@@ -167,6 +167,13 @@ def _ppg(family: str, fields: Fields) -> Fields:
     return general | ({"n_epochs": 1} if "encoder" in fields else {})
 
 
+def _ppg_ewma(family: str, fields: Fields) -> Fields:
+    # The policy objective of Hilton et al. 2021, figure 2: the KL penalty with beta 1. Elsewhere
+    # PPO's clipping stays, as in PPG: docs/concepts/phases.md.
+    penalty = {"objective": "kl", "kl_coef": 1.0, "kl_estimator": "squared"}
+    return {**_ppg(family, fields), **(penalty if family.startswith("procgen") else {})}
+
+
 def _is_small(family: str) -> bool:
     return family in ("classic", "toy-text")
 
@@ -205,6 +212,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             _PPG,
             name="ppg-ewma",
             summary="PPG with PPO-EWMA's policy phases",
+            presets=_ppg_ewma,
             proximal="average",
             averaged=None,
         ),

@@ -10,7 +10,7 @@ from isobatch.presets import preset
 from isobatch.recipe import Recipe
 from isobatch.run.store import RunDirectory
 
-TUNED = preset("CoinrunHard-v0", "ppg-ewma", n_envs=256, proximal_decay=8 / 9)
+TUNED = preset("CoinrunHard-v0", "ppg-ewma")
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +66,15 @@ def test_a_rescaled_recipe_is_written_whole(command):
     assert Recipe.load("small.toml") == expected
 
 
+def test_an_environments_preset_is_rescaled(command):
+    code, said, _ = command("rescale CoinrunHard-v0 --algo ppg-ewma --n-envs 64 --write small.toml")
+    assert code == 0
+    assert "256 x 256 = 65,536 rows" in said
+    assert Recipe.load("small.toml") == TUNED.rescale(n_envs=64).recipe
+    assert command("rescale CoinrunHard-v0 --n-envs 64 --write ppo.toml")[0] == 0
+    assert Recipe.load("ppo.toml").algo == "ppo"
+
+
 def test_betas_and_the_gradients_bound_move_when_asked(command):
     recipe = TUNED.replace(max_grad_norm=0.5)
     Path("bound.toml").write_text(recipe.to_toml())
@@ -106,6 +115,8 @@ BAD = {
         "rescale tuned.toml --minibatch-size 100 --write x.toml",
         ["100", "65536"],
     ),
+    "no such environment": ("rescale CoinrunHardy-v0 --n-envs 4", ["CoinrunHard-v0"]),
+    "algorithm of a recipe": ("rescale tuned.toml --algo ppo --n-envs 4", ["--algo"]),
     "unknown format": ("rescale --from sb4 n_envs=8 --n-envs 4", ["sb4", "sb3"]),
     "typo": ("rescale --from sb3 learning_rat=3 --n-envs 4", ["learning_rat", "learning_rate"]),
     "unknown target": ("rescale tuned.toml --n-envs 4 --to sb4 --write x.toml", ["sb4", "sb3"]),

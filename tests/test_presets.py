@@ -5,6 +5,7 @@ from isobatch.errors import UserError
 from isobatch.presets import PRESETS, family_preset, preset, preset_name
 from isobatch.recipe import check_budget
 from isobatch.registry import ALGORITHMS
+from isobatch.scaling.factors import center_of_mass
 
 
 def assert_has(recipe, **expected):
@@ -15,7 +16,7 @@ def assert_has(recipe, **expected):
 def test_procgen_has_the_papers_numbers(env):
     assert_has(
         preset(env),
-        n_steps=256, n_minibatches=8, n_epochs=3, learning_rate=5e-4, gamma=0.999,
+        n_envs=256, n_steps=256, n_minibatches=8, n_epochs=3, learning_rate=5e-4, gamma=0.999,
         gae_lambda=0.95, clip_range=0.2, ent_coef=0.01, vf_coef=1.0, encoder="impala",
         architecture="shared", normalize_rewards=True, reward_gamma=0.99, max_grad_norm=None,
         minibatches_by="envs",
@@ -25,9 +26,38 @@ def test_procgen_has_the_papers_numbers(env):
 @pytest.mark.parametrize("algo", ["ppo-ewma", "ppg-ewma"])
 def test_procgen_ewma_averages_over_an_iterations_minibatches(algo):
     recipe = preset("CoinrunHard-v0", algo)
-    decay = recipe.objective.proximal_decay
-    assert 1 / (1 - decay) - 1 == pytest.approx(recipe.batch.n_minibatches, rel=0.01)
-    assert_has(recipe, algo=algo, advantage_normalization="ewma", advantage_decay=0.0)
+    assert_has(
+        recipe,
+        algo=algo, proximal_decay=8 / 9, advantage_normalization="ewma", advantage_decay=0.0,
+    )  # fmt: skip
+    assert center_of_mass(8 / 9) == pytest.approx(recipe.batch.n_minibatches)
+
+
+def test_procgen_ppg_ewma_has_the_objective_of_figure_2():
+    recipe = preset("StarpilotHard-v0", "ppg-ewma")
+    assert_has(
+        recipe,
+        n_envs=256, n_steps=256, n_minibatches=8, n_epochs=1, learning_rate=5e-4,
+        n_policy_iterations=32, n_aux_epochs=6, clone_coef=1.0, architecture="dual",
+        objective="kl", kl_coef=1.0, kl_estimator="squared",
+    )  # fmt: skip
+    assert recipe.phasic.segments(256) == 16
+    assert_has(preset("StarpilotHard-v0", "ppg"), n_epochs=1, objective="clip", clip_range=0.2)
+
+
+def test_procgen_at_64_environments_is_the_256_of_the_paper_rescaled():
+    paper = preset("StarpilotHard-v0", "ppg-ewma")
+    assert_has(paper, n_envs=256, learning_rate=5e-4, advantage_decay=0.0, n_policy_iterations=32)
+    small = paper.rescale(n_envs=64).recipe
+    assert_has(small, n_envs=64, n_policy_iterations=128, aux_learning_rate=0.0)
+    assert small.optimizer.learning_rate == pytest.approx(2.5e-4)
+    assert small.objective.proximal_decay == pytest.approx(32 / 33)
+    assert small.objective.advantage_decay == pytest.approx(0.6)
+    assert (small.batch.rollout_size, small.batch.minibatch_size) == (16_384, 2_048)
+    moved = {name for name, value in paper.values.items() if small.values[name] != value}
+    assert moved == {
+        "n_envs", "learning_rate", "proximal_decay", "advantage_decay", "n_policy_iterations",
+    }  # fmt: skip
 
 
 def test_atari_has_cleanrls_numbers():

@@ -13,7 +13,7 @@ from isobatch.scaling import rescale
 from isobatch.scaling.factors import center_of_mass, decay_of_mass, decay_of_span, span
 from isobatch.scaling.horizon import matching_lambda, mean_lookahead
 
-REFERENCE = preset("CoinrunHard-v0", "ppg-ewma", n_envs=256, proximal_decay=8 / 9)
+REFERENCE = preset("CoinrunHard-v0", "ppg-ewma")
 LADDER = [
     # The paper's: environments, step size, b_prox, b_adv, N_pi, rollout, minibatch.
     (256, "0.0005", "0.88889", "0.00000", 32, 65536, 8192),

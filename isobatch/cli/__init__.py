@@ -18,7 +18,7 @@ minibatches, epochs.
   eval RUN [options]     evaluate a run's policy
   envs [NAME]            list environments, their families and presets
 
-  rescale RECIPE|RUN     adapt a recipe's hyperparameters to another batch, with the reasons
+  rescale RECIPE|RUN|ENV adapt a recipe's hyperparameters to another batch, with the reasons
   show RECIPE|RUN|ENV    draw the batch: rollout, minibatches, updates
 
   probe RUN              measure bias and variance of the gradient, and find the best N x T

@@ -16,14 +16,15 @@ from isobatch.text import columns, counted, number
 
 
 def rescale(arguments: list[str]) -> int:
-    """isobatch rescale: a recipe, a run or another library's settings at another batch."""
+    """isobatch rescale: a recipe, run, preset or another library's settings at another batch."""
     parser = Parser(
         prog="isobatch rescale",
         description="Adapt a recipe tuned at one batch to another, by the rules of arXiv "
         "2110.00641, section 4.",
-        usage="isobatch rescale RECIPE|RUN --n-envs N [options], or isobatch rescale --from FORMAT "
-        "NAME=VALUE ... --n-envs N",
+        usage="isobatch rescale RECIPE|RUN|ENV --n-envs N [options], or isobatch rescale --from "
+        "FORMAT NAME=VALUE ... --n-envs N",
     )
+    parser.add_argument("--algo", metavar="NAME", help="with ENV: whose preset (default: ppo)")
     for name in SIZES:
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=whole_number, metavar="N", help=f"new {name}")
@@ -177,8 +178,14 @@ def _source(
     if flags:
         raise UserError(f"unrecognized arguments: {' '.join(flags)}")
     if len(source) != 1:
-        raise UserError("which recipe? isobatch rescale RECIPE.toml|RUN --n-envs N")
+        raise UserError("which recipe? isobatch rescale RECIPE.toml|RUN|ENV --n-envs N")
     path = Path(source[0])
+    if not path.exists() and path.suffix != ".toml":
+        from isobatch.presets import preset
+
+        return preset(source[0], parsed.algo or "ppo"), [], parsed.noise_scale
+    if parsed.algo is not None:
+        raise UserError("--algo is for the preset of an environment; the recipe has its own")
     measured = parsed.noise_scale or _measured(path)
     return load_recipe(path), [], measured
 

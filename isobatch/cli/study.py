@@ -14,6 +14,7 @@ from isobatch.text import counted, duration, size
 if TYPE_CHECKING:
     from isobatch.study.design import Study
     from isobatch.study.executors import Executor
+    from isobatch.study.results import Results
 
 
 def study(arguments: list[str]) -> int:
@@ -70,6 +71,7 @@ def _conduct(parsed: Any) -> int:
     from isobatch.study.driver import conduct
     from isobatch.study.live import choose_view
     from isobatch.study.queue import Queue
+    from isobatch.study.results import Results
 
     chosen = load(parsed.source, parsed.scale)
     if parsed.seeds is not None:
@@ -79,6 +81,7 @@ def _conduct(parsed: Any) -> int:
     if workers < 1:
         raise UserError(f"--workers must be at least 1, got {workers}")
     root = parsed.out or Path("studies") / chosen.name
+    _say_unscaled(Results(chosen, []))
     begun = (root / "study.json").exists()
     if parsed.dry_run or not (begun or parsed.quiet):
         _show_plan(chosen, workers, root, parsed.quiet)
@@ -128,11 +131,20 @@ def _finish(root: Path, failed: bool, out: Path | None = None) -> int:
                 f"{counted(len(records), 'run')} {outcome}, not in the results; the first: "
                 f"{first.cell}: {first.problem}"
             )
+    _say_unscaled(results)
     for verdict in verdicts(results):
         print(f"{verdict.claim.text}\n  {verdict.sentence}")
     done = len(results.having("done"))
     print(f"report of {done} of {counted(len(results.records), 'run')}: {page}")
     return 1 if failed else 0
+
+
+def _say_unscaled(results: Results) -> None:
+    """Say which environments' scores cannot be normalised, before and after the study."""
+    from isobatch.study.scores import not_normalised
+
+    if results.unscaled:
+        print(f"{not_normalised(results.unscaled)}. Until then arms are compared by rank.")
 
 
 def _list() -> int:

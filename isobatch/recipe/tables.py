@@ -154,7 +154,7 @@ class Objective:
     advantage_decay: Decay = 0.0
     """With ewma: decay per iteration of the advantages' mean and variance; 0 uses the current
     rollout only."""
-    proximal_decay: Decay = 0.889
+    proximal_decay: Decay = 8 / 9
     """PPO-EWMA: decay per gradient step of the proximal policy, an average of weights."""
     minibatches_by: Literal["samples", "envs"] = "samples"
     """Draw minibatches from single rows (samples) or whole environments' trajectories (envs)."""

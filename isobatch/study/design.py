@@ -9,63 +9,27 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from isobatch.batch import Shape, positive
 from isobatch.envs.catalog import require_trusted
-from isobatch.errors import UserError, nearest
+from isobatch.errors import UserError, nearest, refuse_unknown
 from isobatch.presets import preset
 from isobatch.recipe import Recipe, check_budget, toml
-from isobatch.recipe.checks import Bound, Count, Names, Positive, Whole, as_field, refuse_misfits
+from isobatch.recipe.checks import Bound, Count, Names, Whole, as_field, refuse_misfits
 from isobatch.run.store import safe_name
 from isobatch.scaling import SIZES
+from isobatch.study.claims import Claim, read_claims
+from isobatch.study.scores import given_scale
 
 SCALES = ("laptop", "paper")
-Measure = Literal["score", "curve"]
 RESCALING = ("rescale_from", "scale_envs", "keep", "hold")
 """What an arm may say of its reference, beside recipe fields."""
 MARKS = 16
 """Evaluations of every run while it trains, beside that of its start."""
-Contrast = str | tuple[str, str]
-"""An arm's scores, or the gain of one arm over another, seed by seed."""
-
-
-def _is_contrast(value: Any) -> bool:
-    return isinstance(value, str) or (
-        isinstance(value, tuple)
-        and len(value) == 2
-        and all(isinstance(each, str) for each in value)
-    )
-
-
-Side = Annotated[Any, Bound(_is_contrast, "must be an arm's name, or [arm, over arm]")]
 Seeds = Annotated[
     tuple[int, ...], Bound(lambda x: bool(x) and min(x) >= 0, "must be a number of them or a list")
 ]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement about two arms that the study supports, contradicts or leaves undecided."""
-
-    text: str
-    better: Side
-    than: Side
-    source: str = ""
-    measure: Measure = "score"
-    """The final score, or the area under the learning curve."""
-    margin: Positive | None = None
-    """With a margin the claim is that the two differ by less than it, in normalised score."""
-
-    def __post_init__(self) -> None:
-        refuse_misfits(self)
-        if isinstance(self.better, str) != isinstance(self.than, str):
-            raise UserError("a claim compares two arms, or two gains [arm, over arm]", "better")
-
-    @property
-    def arms(self) -> list[str]:
-        """The arms it is about."""
-        return [*_arms_of(self.better), *_arms_of(self.than)]
 
 
 @dataclass(frozen=True)
@@ -107,10 +71,15 @@ class Study:
     claims: tuple[Claim, ...] = ()
     title: str = ""
     note: str = ""
+    scores: dict[str, Any] = field(default_factory=dict)
+    """By environment, {random, reference}: the returns that count as 0 and as 1, in place of those
+    of Isobatch's table."""
 
     def __post_init__(self) -> None:
         refuse_misfits(self)
         _check_names(self)
+        for env, numbers in self.scores.items():
+            given_scale(env, numbers)
         for name in ("total_timesteps", "seed", "env"):
             for arm, fields in ({"[base]": self.base} | self.arms).items():
                 if name in fields:
@@ -192,7 +161,7 @@ class Study:
     def from_json(cls, text: str) -> Study:
         """Read what `to_json` wrote."""
         data = json.loads(text)
-        claims = tuple(_claim(claim, number) for number, claim in enumerate(data.pop("claims"), 1))
+        claims = read_claims(data.pop("claims"))
         lists = {name: as_field(data[name]) for name in ("envs", "seeds")}
         return cls(**{**data, **lists}, claims=claims)
 
@@ -233,41 +202,52 @@ class Settings:
 
 
 def from_toml(text: str, name: str, scale: str | None = None, source: str = "study") -> Study:
-    """Build a study from TOML: [study], [arms] or [grid], [base], [[claims]], one per scale.
+    """Build a study from TOML: [study], [arms] or [grid], [base], [scores], [[claims]].
 
     A table named after a scale, [laptop] or [paper], replaces fields of [study]; its own
-    [laptop.base] adds to [base].
+    [laptop.base] adds to [base]. Where it has arms or claims of its own, [laptop.arms] and
+    [[laptop.claims]], these are the scale's instead of the others.
     """
     tables = toml.parse(text, source)
-    _refuse_unknown(tables, {"study", "arms", "grid", "base", "claims", *SCALES}, source, "table")
-    for each in ("study", "arms", "grid", "base", *SCALES):
+    known = {"study", "arms", "grid", "base", "scores", "claims", *SCALES}
+    refuse_unknown(tables, known, source, "table")
+    for each in known - {"claims"}:
         if not isinstance(tables.get(each, {}), dict):
             raise UserError(f"{source}: {each} must be a table [{each}]")
     if scale is not None and scale not in tables:
         raise UserError(f"{source} has no [{scale}] scale")
-    given = tables.get("study", {}) | (tables[scale] if scale else {})
+    own = dict(tables[scale]) if scale else {}
+    design = {name: own.pop(name) for name in ("arms", "claims") if name in own}
+    given = tables.get("study", {}) | own
     if "seeds" in given:
         given = given | {"seeds": _counted(given["seeds"])}
     settings: Settings = toml.build(Settings, given, text, source, "study")
-    arms = {**tables.get("arms", {}), **_grid(tables.get("grid", {}), source)}
-    for arm, fields in arms.items():
-        if not isinstance(fields, dict):
-            raise UserError(f"{source}: arm {arm!r} must be a table of recipe fields")
-    if not arms:
-        raise UserError(f"{source}: there are no arms: add [arms] or [grid]")
-    claims = tables.get("claims", [])
-    if not isinstance(claims, list):
-        raise UserError(f"{source}: claims are tables [[claims]]")
+    everywhere = {**tables.get("arms", {}), **_grid(tables.get("grid", {}), source)}
+    arms = _checked_arms(design.get("arms", everywhere), source)
+    claims = design.get("claims", tables.get("claims", []))
     try:
         shared = {item.name: getattr(settings, item.name) for item in dataclasses.fields(settings)}
         return Study(
             **{**shared, "base": tables.get("base", {}) | settings.base},
             name=name,
             arms=arms,
-            claims=tuple(_claim(claim, number) for number, claim in enumerate(claims, 1)),
+            claims=read_claims(claims),
+            scores=tables.get("scores", {}),
         )
     except UserError as error:
         raise UserError(f"{source}: {error}", field=error.field) from None
+
+
+def _checked_arms(arms: Any, source: str) -> dict[str, dict[str, Any]]:
+    """Return the arms, refusing what is none."""
+    if not isinstance(arms, dict):
+        raise UserError(f"{source}: arms must be a table of arms")
+    for arm, fields in arms.items():
+        if not isinstance(fields, dict):
+            raise UserError(f"{source}: arm {arm!r} must be a table of recipe fields")
+    if not arms:
+        raise UserError(f"{source}: there are no arms: add [arms] or [grid]")
+    return arms
 
 
 def with_seeds(study: Study, count: int) -> Study:
@@ -296,25 +276,6 @@ def grid_arm(fields: dict[str, Any]) -> str:
     if "n_envs" in rest and "n_steps" in rest:
         shape = Shape(rest.pop("n_envs"), rest.pop("n_steps")).name
     return " ".join([shape, *(f"{name}={value}" for name, value in rest.items())]).strip()
-
-
-def _claim(data: Any, number: int) -> Claim:
-    """Build the number-th claim of a study."""
-    place = f"claim {number}"
-    if not isinstance(data, dict):
-        raise UserError(f"{place} must be a table [[claims]]", field="claims")
-    _refuse_unknown(data, {item.name for item in dataclasses.fields(Claim)}, place, "field")
-    missing = [name for name in ("text", "better", "than") if name not in data]
-    if missing:
-        raise UserError(f"{place} has no {missing[0]}", field="claims")
-    try:
-        return Claim(**{name: as_field(value) for name, value in data.items()})
-    except UserError as error:
-        raise UserError(f"{place}: {error}", field="claims") from None
-
-
-def _arms_of(contrast: Contrast) -> list[str]:
-    return [contrast] if isinstance(contrast, str) else list(contrast)
 
 
 def _counted(seeds: Any) -> Any:
@@ -358,9 +319,3 @@ def _check_reference(study: Study, arm: str, fields: dict[str, Any]) -> None:
             f"arm {arm!r} is rescaled from {reference!r}, which is no arm with a batch of its own."
             f"{nearest(str(reference), others)}"
         )
-
-
-def _refuse_unknown(found: dict[str, Any], known: set[str], source: str, what: str) -> None:
-    for name in found:
-        if name not in known:
-            raise UserError(f"{source}: unknown {what} {name!r}.{nearest(name, sorted(known))}")

@@ -100,7 +100,8 @@ class Queue:
         queue = cls(root, study)
         if (root / "study.json").exists():
             before = read_study(root)
-            same = replace(before, seeds=study.seeds) == study
+            # What counts as 0 and 1 may be given later: it changes no run.
+            same = replace(before, seeds=study.seeds, scores=study.scores) == study
             if not same or not set(before.seeds) <= set(study.seeds):
                 raise UserError(f"{root} holds another study ({before.name}): choose another --out")
         elif root.exists() and (not root.is_dir() or any(root.iterdir())):

@@ -12,9 +12,10 @@ import numpy as np
 
 from isobatch.errors import DamagedFile, UserError
 from isobatch.run.store import read_evaluations, read_metrics
-from isobatch.study.design import Cell, Contrast, Measure, Study
+from isobatch.study.claims import Contrast, Measure
+from isobatch.study.design import Cell, Study
 from isobatch.study.queue import Queue, Result, Status
-from isobatch.study.scores import Scale, constants
+from isobatch.study.scores import Scale, constants, given_scale, not_normalised
 from isobatch.study.stats import Floats, area_under_curve, paired_differences
 
 Outcome = Literal["done", "failed", "damaged", "missing"]
@@ -65,16 +66,22 @@ class Results:
 
     @cached_property
     def scales(self) -> dict[str, Scale]:
-        """What 0 and 1 mean in each environment: published constants, else the study's range.
+        """What 0 and 1 mean in each environment: as the study gives it, else as in the table.
 
-        An environment with neither constants nor a finished run has none.
+        An environment that is in neither has none.
         """
-        started = {record.cell.env for record in self.having("done")}
-        return {
-            env: constants(env) or self._own_scale(env)
+        found = {
+            env: given_scale(env, self.study.scores[env])
+            if env in self.study.scores
+            else constants(env)
             for env in self.study.envs
-            if env in started or constants(env)
         }
+        return {env: scale for env, scale in found.items() if scale is not None}
+
+    @property
+    def unscaled(self) -> list[str]:
+        """The environments whose scores cannot be normalised."""
+        return [env for env in self.study.envs if env not in self.scales]
 
     def raw(self, arm: str, env: str, measure: Measure = "score") -> dict[int, float]:
         """Return an arm's scores in an environment as they are, by seed."""
@@ -84,15 +91,27 @@ class Results:
             if (record.cell.arm, record.cell.env) == (arm, env)
         }
 
-    def scores(self, contrast: Contrast, seeds: list[int], measure: Measure = "score") -> Floats:
-        """Return normalised scores [seeds, environments], or a gain by seed."""
+    def scores(
+        self,
+        contrast: Contrast,
+        seeds: list[int],
+        measure: Measure = "score",
+        normalise: bool = True,
+    ) -> Floats:
+        """Return normalised scores [seeds, environments], or a gain by seed.
+
+        Without `normalise` as they are, to be compared within an environment only.
+        """
+        if normalise and self.unscaled:
+            raise UserError(not_normalised(self.unscaled))
         if not isinstance(contrast, str):
-            arm, over = (self.scores(each, seeds, measure) for each in contrast)
+            arm, over = (self.scores(each, seeds, measure, normalise) for each in contrast)
             return paired_differences(arm, over)
         columns = []
         for env in self.study.envs:
-            values, scale = self.raw(contrast, env, measure), self.scales[env]
-            columns.append([scale.normalized(values[seed]) for seed in seeds])
+            values = self.raw(contrast, env, measure)
+            scaled = self.scales[env].normalized if normalise else float
+            columns.append([scaled(values[seed]) for seed in seeds])
         return np.array(columns, float).T
 
     def metrics(self, cell: Cell) -> list[dict[str, Any]]:
@@ -152,12 +171,6 @@ class Results:
             return record.result.score
         steps, returns = self.marks(record.cell)
         return area_under_curve(steps.tolist(), returns.tolist(), self.study.budget)
-
-    def _own_scale(self, env: str) -> Scale:
-        values = [v for arm in self.study.arms for v in self.raw(arm, env).values()]
-        low, high = min(values), max(values)
-        spread = high if high > low else low + 1
-        return Scale(low, spread, "lowest and highest score of this study's own runs")
 
 
 def _is_number(value: Any) -> bool:

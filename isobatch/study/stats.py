@@ -175,9 +175,12 @@ def equivalence(x: ArrayLike, y: ArrayLike, margin: float) -> float:
     return float(stdtr(1 / spread, beyond / math.sqrt(variance)))
 
 
-def bonferroni(p_values: Sequence[float]) -> list[float]:
-    """Each p times their number, at most 1: all hold together at the level (Dunn 1961)."""
-    return [min(1.0, p * len(p_values)) for p in p_values]
+def bonferroni(p_values: Sequence[float], count: int | None = None) -> list[float]:
+    """Each p times their number, at most 1: all hold together at the level (Dunn 1961).
+
+    `count` is the number of all tests, where these are not all.
+    """
+    return [min(1.0, p * (count or len(p_values))) for p in p_values]
 
 
 def area_under_curve(

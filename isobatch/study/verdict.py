@@ -7,12 +7,13 @@ from typing import Literal
 
 from isobatch.errors import UserError
 from isobatch.estimate import Estimate
-from isobatch.study.design import Claim, Contrast
+from isobatch.study.claims import Claim, Contrast
 from isobatch.study.results import Results
+from isobatch.study.scores import not_normalised
 from isobatch.study.stats import (
-    Floats,
     bonferroni,
     bootstrap_difference,
+    bootstrap_pair_ci,
     equivalence,
     mean,
     probability_of_improvement,
@@ -20,6 +21,7 @@ from isobatch.study.stats import (
 )
 from isobatch.text import counted, interval
 
+Outcome = Literal["supported", "contradicted", "undecided"]
 LEVEL = 0.05
 """The chance of a wrong verdict on any claim of a study, if none of them held."""
 FEWEST_RUNS = 5
@@ -27,135 +29,228 @@ FEWEST_RUNS = 5
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """How one side compares with another, at the level that holds for all claims together."""
+
+    effect: float
+    """Difference of the mean normalised scores; by rank, the probability of improvement."""
+    low: float
+    high: float
+    """Its bootstrap interval."""
+    p: float
+    """Van Elteren's, times the number of claims."""
+    probability: float
+    """That a run of the first beats one of the second."""
+    ranked: bool = False
+
+    @property
+    def neutral(self) -> float:
+        """The effect where there is none."""
+        return 0.5 if self.ranked else 0.0
+
+    @property
+    def apart(self) -> bool:
+        """True where the interval leaves out that there is no effect."""
+        return self.low > self.neutral or self.high < self.neutral
+
+    @property
+    def direction(self) -> int:
+        """1 or -1 where the test and the interval agree that the first is better or worse."""
+        if self.p >= LEVEL or not self.apart:
+            return 0
+        return 1 if self.low > self.neutral else -1
+
+    @property
+    def shown(self) -> str:
+        """The effect and its interval: +0.123 [+0.045, +0.201]."""
+        digits = ".3f" if self.ranked else "+.3f"
+        return interval(Estimate(self.effect, self.low, self.high), digits)
+
+
+@dataclass(frozen=True)
 class Verdict:
     """A claim and what became of it."""
 
     claim: Claim
-    verdict: Literal["supported", "contradicted", "undecided"]
+    verdict: Outcome
     runs: int
     """Seeds counted, the same for both sides."""
-    effect: float | None = None
-    """Difference of the mean normalised score, averaged over environments."""
-    low: float | None = None
-    high: float | None = None
-    """Its bootstrap interval, at the level that holds for all claims together."""
-    p: float | None = None
-    """Times the number of claims: van Elteren's, or of the equivalence test."""
-    probability: float | None = None
-    """That a run of the first beats one of the second."""
+    found: Comparison | None = None
     reason: str = ""
 
     @property
     def sentence(self) -> str:
         """The verdict in a line."""
-        if self.effect is None:
+        if self.found is None:
             return f"{self.verdict}: {self.reason}"
         return (
-            f"{self.verdict}: {self.reason}; difference of the {unit(self.claim)} "
-            f"{self.difference}, {name_of_test(self.claim)} p = {self.p:.3g}, "
-            f"{counted(self.runs, 'seed')} (interval and p Bonferroni-adjusted)"
+            f"{self.verdict}: {self.reason}; {self.measured} {self.found.shown}, {self.test} "
+            f"p = {self.found.p:.3g}, {counted(self.runs, 'seed')} (interval and p "
+            "Bonferroni-adjusted)"
         )
 
     @property
-    def difference(self) -> str:
-        """The effect and its interval: +0.123 [+0.045, +0.201]."""
-        assert self.effect is not None
-        assert self.low is not None
-        assert self.high is not None
-        return interval(Estimate(self.effect, self.low, self.high), "+.3f")
+    def effect(self) -> float | None:
+        """What was found: `Comparison.effect`; None, like the rest, where nothing was compared."""
+        return self.found.effect if self.found else None
+
+    @property
+    def low(self) -> float | None:
+        """The lower end of its interval."""
+        return self.found.low if self.found else None
+
+    @property
+    def high(self) -> float | None:
+        """The upper end."""
+        return self.found.high if self.found else None
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of `test`, times the number of claims."""
+        return self.found.p if self.found else None
+
+    @property
+    def probability(self) -> float | None:
+        """That a run of the first side beats one of the second."""
+        return self.found.probability if self.found else None
+
+    @property
+    def measured(self) -> str:
+        """What the effect is."""
+        if self.found is not None and self.found.ranked:
+            return "probability of improvement"
+        what = "area under the curve" if self.claim.measure == "curve" else "score"
+        return f"difference of the normalised {what}"
+
+    @property
+    def test(self) -> str:
+        """The test that the p-value comes from."""
+        if self.claim.margin is None:
+            return "van Elteren test"
+        inside = self.found is not None and abs(self.found.effect) < self.claim.margin
+        return "equivalence test" if inside else "test of a difference beyond the margin"
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Judge every claim of a study; levels are Bonferroni's over all of them."""
-    claims = results.study.claims
-    sides = [_sides(results, claim) for claim in claims]
-    p_values = bonferroni(
-        [
-            1.0 if isinstance(pair, Verdict) else _p(claim, *pair)
-            for claim, pair in zip(claims, sides, strict=True)
-        ]
-    )
-    return [
-        pair if isinstance(pair, Verdict) else _judge(claim, *pair, p, len(claims))
-        for claim, pair, p in zip(claims, sides, p_values, strict=True)
-    ]
+    """Judge every claim of a study; levels are Bonferroni's over all of them.
+
+    Where an environment's scores cannot be normalised, arms are compared by rank within each
+    environment: the test is the same, and the interval is that of the probability of improvement.
+    A margin is in normalised score, so claims with one are then left undecided.
+    """
+    return [_verdict(results, claim) for claim in results.study.claims]
 
 
-def _sides(results: Results, claim: Claim) -> tuple[Floats, Floats] | Verdict:
-    """Return both sides' scores, or the verdict where they cannot be had."""
+def _verdict(results: Results, claim: Claim) -> Verdict:
     seeds = results.seeds(claim.arms)
     if len(seeds) < FEWEST_RUNS:
         done = counted(len(seeds), "seed")
         reason = f"only {done} with all runs of these arms finished, {FEWEST_RUNS} needed"
         return Verdict(claim, "undecided", len(seeds), reason=reason)
+    if claim.margin is not None and results.unscaled:
+        reason = f"a margin is in normalised score; {not_normalised(results.unscaled)}"
+        return Verdict(claim, "undecided", len(seeds), reason=reason)
     try:
-        better = results.scores(claim.better, seeds, claim.measure)
-        return better, results.scores(claim.than, seeds, claim.measure)
+        found = _compare(results, claim, claim.better, claim.than, seeds)
+        outcome, reason = _judge(results, claim, found, seeds)
     except UserError as error:
         return Verdict(claim, "undecided", len(seeds), reason=str(error))
+    return Verdict(claim, outcome, len(seeds), found, reason)
 
 
-def _p(claim: Claim, better: Floats, than: Floats) -> float:
-    if claim.margin is None:
-        return van_elteren(better, than)[1]
-    return equivalence(better, than, claim.margin)
-
-
-def _judge(claim: Claim, better: Floats, than: Floats, p: float, claims: int) -> Verdict:
-    """Decide only where the test and the interval agree."""
-    effect = float(mean(better) - mean(than))
-    low, high = bootstrap_difference(better, than, mean, level=1 - LEVEL / claims)
-    significant = p < LEVEL
-    if claim.margin is None:
-        supported, contradicted = significant and low > 0, significant and high < 0
-        reason = _direction(supported, contradicted, significant, apart=low > 0 or high < 0)
+def _compare(
+    results: Results, claim: Claim, first: Contrast, second: Contrast, seeds: list[int]
+) -> Comparison:
+    """Compare two sides as the claim asks."""
+    ranked, claims = bool(results.unscaled), len(results.study.claims)
+    x, y = (results.scores(each, seeds, claim.measure, not ranked) for each in (first, second))
+    level = 1 - LEVEL / claims
+    probability = float(probability_of_improvement(x, y))
+    if ranked:
+        effect, (low, high) = probability, bootstrap_pair_ci(x, y, level=level)
     else:
-        inside = max(abs(low), abs(high)) < claim.margin
-        supported = significant and inside
-        contradicted = min(low, high) > claim.margin or max(low, high) < -claim.margin
-        reason = _equivalence(supported, contradicted, claim.margin)
-    outcome = "supported" if supported else "contradicted" if contradicted else "undecided"
-    return Verdict(
-        claim,
-        outcome,
-        len(better),
-        effect,
-        float(low),
-        float(high),
-        p,
-        float(probability_of_improvement(better, than)),
-        reason,
-    )
+        effect = float(mean(x) - mean(y))
+        low, high = bootstrap_difference(x, y, mean, level=level)
+    if claim.margin is None:
+        p = van_elteren(x, y)[1]
+    else:
+        # One-sided either way: that they differ by less than the margin, or by more.
+        inside = equivalence(x, y, claim.margin)
+        p = inside if abs(effect) < claim.margin else 1 - inside
+    (adjusted,) = bonferroni([p], claims)
+    return Comparison(effect, float(low), float(high), adjusted, probability, ranked)
 
 
-def _direction(supported: bool, contradicted: bool, significant: bool, apart: bool) -> str:
-    if supported:
-        return "a significant difference in the claimed direction"
-    if contradicted:
-        return "a significant difference in the opposite direction"
-    if significant or apart:
+def _judge(
+    results: Results, claim: Claim, found: Comparison, seeds: list[int]
+) -> tuple[Outcome, str]:
+    """Decide only where the test and the interval agree."""
+    if claim.margin is not None:
+        return _equivalent(found, claim.margin)
+    if isinstance(claim.better, str):
+        return _outcome(found.direction), _direction(found)
+    own = [_compare(results, claim, side[0], side[1], seeds) for side in (claim.better, claim.than)]
+    return _gain(claim, found, *own)
+
+
+def _outcome(direction: int) -> Outcome:
+    return ("undecided", "supported", "contradicted")[direction]
+
+
+def _direction(found: Comparison) -> str:
+    if found.direction:
+        way = "claimed" if found.direction > 0 else "opposite"
+        return f"a significant difference in the {way} direction"
+    if found.p < LEVEL or found.apart:
         return "the test and the interval disagree"
     return "no significant difference"
 
 
-def _equivalence(supported: bool, contradicted: bool, margin: float) -> str:
-    if supported:
-        return f"equivalent within the margin of {margin:g}"
-    if contradicted:
-        return f"the difference exceeds the margin of {margin:g}"
-    return f"a difference of {margin:g} is not ruled out"
+def _equivalent(found: Comparison, margin: float) -> tuple[Outcome, str]:
+    significant = found.p < LEVEL
+    inside = max(abs(found.low), abs(found.high)) < margin
+    beyond = found.low > margin or found.high < -margin
+    if significant and inside:
+        return "supported", f"equivalent within the margin of {margin:g}"
+    if significant and beyond:
+        return "contradicted", f"the difference exceeds the margin of {margin:g}"
+    if significant or inside or beyond:
+        return "undecided", f"the test and the interval disagree on a margin of {margin:g}"
+    return "undecided", f"a difference of {margin:g} is not ruled out"
 
 
-def unit(claim: Claim) -> str:
-    """Return what a claim's effect is a difference of."""
-    return "normalised score" if claim.measure == "score" else "normalised area under the curve"
+def _gain(
+    claim: Claim, found: Comparison, better: Comparison, than: Comparison
+) -> tuple[Outcome, str]:
+    """Judge that one gain is larger than another: there must be a gain.
+
+    To lose less is no gain. Supported takes both tests to be significant, which is no likelier by
+    chance than one; if the better side's own gain is significantly a loss, no gain is there to be
+    the larger one.
+    """
+    own = "; ".join(
+        f"{_name(side)} {_gains(each)} ({each.shown})"
+        for side, each in ((claim.better, better), (claim.than, than))
+    )
+    if better.direction < 0:
+        first, second = _name(claim.better), _name(claim.than)
+        if than.direction < 0 and found.direction > 0:
+            return "contradicted", f"both lose, {first} less than {second}: {own}"
+        return "contradicted", f"no gain but a loss: {own}"
+    if found.direction > 0 and better.direction == 0:
+        less = ", it loses less" if than.direction < 0 else ""
+        return "undecided", f"the difference is significant, the gain is not{less}: {own}"
+    return _outcome(found.direction), f"{_direction(found)}: {own}"
 
 
-def name_of_test(claim: Claim) -> str:
-    """Return the test that a claim's p-value comes from."""
-    return "equivalence test" if claim.margin else "van Elteren test"
+def _gains(own: Comparison) -> str:
+    return ("neither gains nor loses significantly", "gains", "loses")[own.direction]
+
+
+def _name(contrast: Contrast) -> str:
+    return contrast if isinstance(contrast, str) else f"{contrast[0]} over {contrast[1]}"
 
 
 def describe(contrast: Contrast) -> str:
     """Return a claim's side as text."""
-    return contrast if isinstance(contrast, str) else f"gain of {contrast[0]} over {contrast[1]}"
+    return contrast if isinstance(contrast, str) else f"gain of {_name(contrast)}"

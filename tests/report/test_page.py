@@ -13,7 +13,8 @@ from pages import Elements
 from isobatch.errors import UserError
 from isobatch.run.store import EVALUATIONS
 from isobatch.study import report
-from isobatch.study.design import Cell, Claim, Study, from_toml, load
+from isobatch.study.claims import Claim
+from isobatch.study.design import Cell, Study, from_toml, load
 from isobatch.study.queue import Queue, Result, sha256
 from isobatch.study.report import reproduce
 from isobatch.study.report.page import SYMBOLS
@@ -150,7 +151,7 @@ def test_verdicts_come_first_with_their_numbers(complete):
     assert place < page.words.index("Aggregate over environments")
     assert "98.8% bootstrap intervals" in page.words
     assert "gain of 16x64 over 8x64 against gain of 8x128 over 8x64" in page.words
-    assert "difference, normalised area under the curve" in page.words
+    assert "difference of the normalised area under the curve" in page.words
     assert {verdict.verdict for verdict in verdicts(results)} == set(SYMBOLS)
 
 
@@ -173,8 +174,9 @@ def test_aggregates_are_those_of_the_scores(complete):
 
 def test_scales_say_what_0_and_1_are(complete):
     _, page = complete
-    assert "Breakout-v5 1.7 30.5 random and human play" in page.words
-    assert "Pong-v5 -20.7 14.6 random and human play" in page.words
+    assert "Breakout-v5 1.7 30.5 0: random play, published (Wang et al. 2016" in page.words
+    assert "Pong-v5 -20.7 14.6 0: random play, published" in page.words
+    assert "1: human play, published" in page.words
 
 
 def test_profiles_are_those_of_the_scores(complete):
@@ -431,3 +433,30 @@ def test_a_design_that_toml_cannot_say_is_shown_as_json():
     study = dataclasses.replace(STUDY, base={"max_grad_norm": None})
     assert reproduce.command(study) == ""
     assert Study.from_json(reproduce.design(study)) == study
+
+
+def test_scores_that_cannot_be_normalised_are_shown_raw_and_a_line_says_so(tmp_path):
+    envs = ("Pong-v5", "gymnasium:Blackjack-v1")
+    results = write_study(tmp_path / "study", dataclasses.replace(STUDY, envs=envs))
+    page = elements(tmp_path / "study")
+    assert "Scores of gymnasium:Blackjack-v1 cannot be normalised" in page.words
+    assert '[scores] "gymnasium:Blackjack-v1" = { random = ..., reference = ... }' in page.words
+    assert "Profiles need normalised scores" in page.words
+    assert "IQM" not in page.data["figures"]
+    assert "improvement" in page.data["figures"]
+    assert "curves-gymnasium-Blackjack-v1" in page.data["figures"]
+    raw = np.mean(list(results.raw("8x64", "gymnasium:Blackjack-v1").values()))
+    assert f"{raw:.3g}"[:3] in page.words
+    (margin,) = (each for each in verdicts(results) if each.claim.margin)
+    assert margin.reason in page.words[page.words.index("Longer rollouts are the same.") :].replace(
+        "A margin", "a margin"
+    )
+
+
+def test_given_scores_are_part_of_the_design_and_named_as_the_source(tmp_path):
+    given = {"gymnasium:Blackjack-v1": {"random": -0.4, "reference": 1}}
+    study = dataclasses.replace(STUDY, envs=("gymnasium:Blackjack-v1",), scores=given)
+    write_study(tmp_path / "study", study)
+    page = elements(tmp_path / "study")
+    assert "gymnasium:Blackjack-v1 -0.4 1 given by the study" in page.words
+    assert from_toml(reproduce.design(study), study.name) == study

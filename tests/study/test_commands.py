@@ -1,6 +1,8 @@
 import pytest
+from fakes import finish_study
 
 from isobatch.cli import main
+from isobatch.study.design import from_toml
 from isobatch.study.queue import Queue
 
 TOML = """
@@ -86,6 +88,28 @@ def test_one_command_runs_judges_and_reports_and_again_has_nothing_to_do(file, t
     code, out, _ = isobatch(capsys, "query", sql, "--runs", root)
     assert code == 0
     assert "8" in out
+
+
+def test_scores_that_cannot_be_normalised_are_said_before_and_after(file, tmp_path, capsys):
+    unknown = TOML.replace("CartPole-v1", "NChain-v0")
+    file.write_text(unknown)
+    root = tmp_path / "study"
+    line = "scores of NChain-v0 cannot be normalised"
+    code, out, _ = isobatch(capsys, "study", file, "--dry-run", "--out", root)
+    assert code == 0
+    assert out.startswith(line)
+    finish_study(root, from_toml(unknown, "small"), lambda cell: float(cell.seed))
+    code, out, _ = isobatch(capsys, "report", root)
+    assert code == 0
+    assert out.count(line) == 1
+
+    # Given afterwards, they count without a run being repeated.
+    file.write_text(unknown + '[scores]\n"NChain-v0" = { random = 1313, reference = 3677 }\n')
+    code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
+    assert code == 0
+    assert line not in out
+    assert "done   " not in out
+    assert "report of 6 of 6 runs" in out
 
 
 def test_failed_runs_are_named_and_the_exit_code_tells(file, tmp_path, capsys):

@@ -4,6 +4,7 @@ import pytest
 
 from isobatch.errors import UserError
 from isobatch.study.design import Cell, Study, from_toml, load, preset_names, with_seeds
+from isobatch.study.verdict import FEWEST_RUNS
 
 GOOD = """
 [study]
@@ -82,6 +83,116 @@ def test_a_scale_replaces_fields_of_the_study():
     assert (paper.budget, len(paper.seeds), paper.envs) == (4096, 9, ("Breakout-v5",))
     with pytest.raises(UserError, match="paper"):
         from_toml(GOOD, "x", "paper")
+
+
+def test_a_scale_may_have_arms_and_claims_of_its_own():
+    text = (
+        GOOD
+        + """
+    [paper]
+    seeds = 9
+    [paper.arms]
+    one = { n_envs = 1 }
+    two = { n_envs = 2 }
+    [[paper.claims]]
+    text = "Two is better."
+    better = "two"
+    than = "one"
+    """
+    )
+    paper = from_toml(text, "x", "paper")
+    assert list(paper.arms) == ["one", "two"]
+    assert [claim.text for claim in paper.claims] == ["Two is better."]
+    assert list(from_toml(text, "x").arms) == ["narrow", "wide"]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_paper_scale_has_as_many_seeds_as_a_verdict_needs(name):
+    assert len(load(name, "paper").seeds) >= FEWEST_RUNS
+
+
+PROCGEN_STUDIES = {
+    "ewma": {"ppo": ("ppo", 3, "clip"), "ppo-ewma": ("ppo-ewma", 3, "clip")},
+    "phasic": {
+        "ppo": ("ppo", 3, "clip"), "ppo-ewma": ("ppo-ewma", 3, "clip"),
+        "ppg": ("ppg", 1, "clip"), "ppg-ewma": ("ppg-ewma", 1, "clip"),
+    },
+    "staleness": {"fresh": ("ppo", 3, "clip"), "decoupled-8": ("ppo", 3, "clip")},
+    "invariance": {"n256": ("ppg-ewma", 1, "kl")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROCGEN_STUDIES)
+def test_a_procgen_study_has_the_papers_batch_and_algorithms(name):
+    study = load(name, "paper")
+    assert len(study.envs) == 16
+    for arm, expected in PROCGEN_STUDIES[name].items():
+        recipe = study.recipe(Cell(arm, "StarpilotHard-v0", 1))
+        assert (recipe.algo, recipe.batch.n_epochs, recipe.objective.objective) == expected
+        batch = recipe.batch
+        assert (batch.n_envs, batch.n_steps, batch.n_minibatches) == (256, 256, 8)
+        assert recipe.optimizer.learning_rate == 5e-4
+        if recipe.averages_policy:
+            assert recipe.objective.proximal_decay == 8 / 9
+
+
+def test_the_papers_invariance_study_is_its_ladder():
+    study = load("invariance", "paper")
+    rungs = [study.recipe(Cell(f"n{4**k}", "HeistHard-v0", 1)) for k in range(5)]
+    assert [recipe.batch.n_envs for recipe in rungs] == [1, 4, 16, 64, 256]
+    assert [recipe.phasic.n_policy_iterations for recipe in rungs] == [8192, 2048, 512, 128, 32]
+    assert [f"{recipe.optimizer.learning_rate:.4g}" for recipe in rungs] == [
+        "3.125e-05", "6.25e-05", "0.000125", "0.00025", "0.0005",
+    ]  # fmt: skip
+    held = study.recipe(Cell("n1-step-size-held", "HeistHard-v0", 1))
+    assert (held.optimizer.learning_rate, held.phasic.aux_learning_rate) == (5e-4, 0.0)
+    assert (
+        held.replace(
+            learning_rate=rungs[0].optimizer.learning_rate,
+            aux_learning_rate=rungs[0].phasic.aux_learning_rate,
+        )
+        == rungs[0]
+    )
+
+
+def test_ppg_and_ppg_ewma_differ_in_the_proximal_policy_alone():
+    for scale, env in (("laptop", "CartPole-v1"), ("paper", "HeistHard-v0")):
+        study = load("phasic", scale)
+        for plain in ("ppo", "ppg"):
+            pair = (study.recipe(Cell(arm, env, 1)) for arm in (plain, f"{plain}-ewma"))
+            one, other = (recipe.values for recipe in pair)
+            assert {name for name in one if one[name] != other[name]} <= {"algo", "proximal_decay"}
+
+
+@pytest.mark.parametrize("name", ["scale-envs", "shared-vs-dual", "algorithms", "epochs"])
+def test_an_atari_study_has_rollouts_of_the_papers_128_steps(name):
+    study = load(name, "paper")
+    steps = {study.recipe(Cell(arm, "Amidar-v5", 1)).batch.n_steps for arm in study.arms}
+    assert steps == {128}
+
+
+SCORES = '[scores]\n"Acrobot-v1" = { random = -500, reference = -80 }\n'
+
+
+def test_scores_of_an_environment_may_be_given():
+    study = from_toml(GOOD + SCORES, "x")
+    assert study.scores == {"Acrobot-v1": {"random": -500, "reference": -80}}
+    assert Study.from_json(study.to_json()) == study
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("reference = -80", "best = -80", "random = .*reference"),
+        ("reference = -80", "reference = -500", "above random"),
+        ("reference = -80", 'reference = "high"', "must be a number"),
+        ("reference = -80", "reference = nan", "must be a number"),
+        ("{ random = -500, reference = -80 }", "3", "random = .*reference"),
+    ],
+)
+def test_scores_that_are_none_are_refused(before, after, words):
+    with pytest.raises(UserError, match=rf"x.toml.*Acrobot-v1.*{words}"):
+        from_toml(GOOD + SCORES.replace(before, after), "x", source="x.toml")
 
 
 MISTAKES = {

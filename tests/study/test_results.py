@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from fakes import finish_study
 
+from isobatch.errors import UserError
 from isobatch.study.design import Cell, from_toml
 from isobatch.study.queue import Queue, Result, sha256
 from isobatch.study.results import Results
@@ -22,6 +23,9 @@ STUDY = from_toml(
     """,
     "small",
 )
+SCALED = dataclasses.replace(
+    STUDY, scores={"gymnasium:Blackjack-v1": {"random": 0, "reference": 100}}
+)
 
 
 def score(cell):
@@ -34,8 +38,14 @@ def root(tmp_path):
     return tmp_path / "study"
 
 
-def test_scores_are_normalised_by_the_environments_constants(root):
-    results = Results.load(root)
+@pytest.fixture
+def scaled(tmp_path):
+    finish_study(tmp_path / "study", SCALED, score)
+    return tmp_path / "study"
+
+
+def test_scores_are_normalised_by_the_environments_constants(scaled):
+    results = Results.load(scaled)
     scale = constants("CartPole-v1")
     assert scale is not None
     scores = results.scores("a", [1, 3])
@@ -44,23 +54,38 @@ def test_scores_are_normalised_by_the_environments_constants(root):
     assert scores[1, 0] == pytest.approx(expected)
 
 
-def test_without_constants_the_studys_own_range_is_the_scale_and_is_named(root, monkeypatch):
-    monkeypatch.setattr("isobatch.study.results.constants", lambda env: None)
+def test_without_a_known_scale_scores_are_not_normalised_and_a_line_says_so(root):
     results = Results.load(root)
-    both = np.concatenate([results.scores(arm, [1, 2, 3]) for arm in ("a", "b")])
-    assert both.min(0).tolist() == [0.0, 0.0]
-    assert both.max(0).tolist() == [1.0, 1.0]
-    assert "own" in results.scales["CartPole-v1"].source
+    assert results.unscaled == ["gymnasium:Blackjack-v1"]
+    assert set(results.scales) == {"CartPole-v1"}
+    with pytest.raises(UserError, match=r"Blackjack-v1 cannot be normalised.*\[scores\]"):
+        results.scores("a", [1, 2])
+    raw = results.scores("a", [1, 2], normalise=False)
+    assert raw.tolist() == [[score(Cell("a", env, seed)) for env in STUDY.envs] for seed in (1, 2)]
 
 
-def test_equal_scores_everywhere_do_not_divide_by_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("isobatch.study.results.constants", lambda env: None)
-    finish_study(tmp_path / "study", STUDY, lambda cell: 5.0)
-    assert (Results.load(tmp_path / "study").scores("a", [1, 2, 3]) == 0).all()
+def test_scores_the_study_gives_are_its_scale_and_win_over_the_table(tmp_path):
+    given = {"gymnasium:Blackjack-v1": {"random": 100, "reference": 300}}
+    given["CartPole-v1"] = {"random": 0, "reference": 500}
+    study = dataclasses.replace(STUDY, scores=given)
+    finish_study(tmp_path / "study", study, score)
+    results = Results.load(tmp_path / "study")
+    assert results.unscaled == []
+    cells = [Cell("a", env, 2) for env in STUDY.envs]
+    expected = [score(cells[0]) / 500, (score(cells[1]) - 100) / 200]
+    assert results.scores("a", [2])[0].tolist() == pytest.approx(expected)
 
 
-def test_a_gain_is_the_difference_by_seed(root):
-    results = Results.load(root)
+def test_scores_may_be_given_when_the_study_has_begun(root):
+    given = {"gymnasium:Blackjack-v1": {"random": -1, "reference": 1}}
+    Queue.create(root, dataclasses.replace(STUDY, scores=given))
+    assert Results.load(root).unscaled == []
+    with pytest.raises(UserError, match="another study"):
+        Queue.create(root, dataclasses.replace(STUDY, budget=500))
+
+
+def test_a_gain_is_the_difference_by_seed(scaled):
+    results = Results.load(scaled)
     gain = results.scores(("b", "a"), [1, 2, 3])
     expected = results.scores("b", [1, 2, 3]) - results.scores("a", [1, 2, 3])
     np.testing.assert_allclose(gain, expected)
@@ -125,12 +150,6 @@ def test_a_seed_counts_where_every_run_of_the_arms_is_done(root):
     results = Results.load(root)
     assert results.seeds(["a"]) == [1, 3]
     assert results.seeds(["a", "b"]) == [1, 3]
-
-
-def test_an_environment_without_a_run_or_constants_has_no_scale(tmp_path, monkeypatch):
-    monkeypatch.setattr("isobatch.study.results.constants", lambda env: None)
-    Queue.create(tmp_path / "study", STUDY)
-    assert Results.load(tmp_path / "study").scales == {}
 
 
 def test_metrics_of_any_row_count_but_the_flags_do_not(root):

@@ -119,3 +119,128 @@ def test_a_run_that_was_not_evaluated_leaves_its_curve_undecided(tmp_path):
     assert score.verdict == "supported"
     assert curve.verdict == "undecided"
     assert "was not evaluated while training" in curve.sentence
+
+
+def gains(tmp_path, levels, better=("b", "a"), than=("d", "c")):
+    (found,) = judged(tmp_path, [claim(better, than)], levels)
+    return found
+
+
+def test_to_lose_less_is_no_gain(tmp_path):
+    found = gains(tmp_path, {"a": 0.9, "b": 0.8, "c": 0.9, "d": 0.3})
+    assert found.effect == pytest.approx(0.5, abs=0.06)
+    assert found.p is not None
+    assert found.p < 0.05
+    assert found.verdict == "contradicted"
+    assert "both lose, b over a less than d over c: b over a loses (-0." in found.sentence
+    assert "d over c loses (-0.6" in found.sentence
+
+
+def test_a_difference_of_gains_without_a_gain_is_undecided(tmp_path):
+    found = gains(tmp_path, {"a": 0.6, "b": 0.6, "c": 0.9, "d": 0.3})
+    assert found.verdict == "undecided"
+    assert "the gain is not, it loses less: b over a neither gains nor loses" in found.sentence
+
+
+def test_a_gain_beside_a_loss_is_supported_and_says_both(tmp_path):
+    found = gains(tmp_path, {"a": 0.3, "b": 0.6, "c": 0.6, "d": 0.3})
+    assert found.verdict == "supported"
+    assert "b over a gains (+0.3" in found.sentence
+    assert "d over c loses (-0.3" in found.sentence
+
+
+def test_a_loss_is_no_gain_whatever_the_other_does(tmp_path):
+    found = gains(tmp_path, {"a": 0.9, "b": 0.3, "c": 0.6, "d": 0.6})
+    assert found.verdict == "contradicted"
+    assert "no gain but a loss: b over a loses" in found.sentence
+
+
+def test_the_own_gain_is_tested_at_the_studys_level(tmp_path):
+    levels = {"a": 0.57, "b": 0.6, "c": 0.9, "d": 0.3}
+    alone = gains(tmp_path / "alone", levels)
+    others = [claim("a", "c")] * 199
+    among = judged(tmp_path / "among", [claim(("b", "a"), ("d", "c")), *others], levels)[0]
+    assert (alone.verdict, among.verdict) == ("supported", "undecided")
+
+
+def test_two_gains_may_be_claimed_to_be_the_same(tmp_path):
+    levels = {"a": 0.9, "b": 0.6, "c": 0.9, "d": 0.6}
+    (found,) = judged(tmp_path, [claim(("b", "a"), ("d", "c"), "margin = 0.2")], levels)
+    assert found.verdict == "supported"
+
+
+def test_beyond_a_margin_the_test_and_the_interval_say_so_both(tmp_path):
+    (found,) = judged(tmp_path, [claim("b", "a", "margin = 0.1")], LEVELS)
+    assert found.verdict == "contradicted"
+    assert found.test == "test of a difference beyond the margin"
+    scores = Results.load(tmp_path / "study").scores
+    b, a = (scores(arm, list(range(1, 9))) for arm in "ba")
+    assert found.p == pytest.approx(1 - equivalence(b, a, 0.1))
+    assert found.p is not None
+    assert found.p < 0.05
+    assert f"{found.test} p = {found.p:.3g}" in found.sentence
+
+
+class Scored(Results):
+    """A study's results with these normalised scores, arm by arm."""
+
+    def __init__(self, study, scores):
+        super().__init__(study, [])
+        self.given = scores
+
+    def seeds(self, arms):
+        return list(range(len(next(iter(self.given.values())))))
+
+    def scores(self, contrast, seeds, measure="score", normalise=True):
+        return self.given[contrast]
+
+
+def test_where_only_the_interval_lies_beyond_a_margin_it_is_undecided():
+    # Few runs, one environment: the bootstrap's interval is narrower than Welch's test allows.
+    study = from_toml(HEAD + claim("b", "a", "margin = 0.1"), "x")
+    b = np.array([0.11, 0.12, 0.13, 0.16, 0.30])[:, None]
+    a = np.array([-0.03, 0.0, 0.0, 0.01, 0.02])[:, None]
+    (found,) = verdicts(Scored(study, {"b": b, "a": a}))
+    assert found.low is not None
+    assert found.p is not None
+    assert found.low > 0.1
+    assert found.p > 0.05
+    assert found.verdict == "undecided"
+    assert "the test and the interval disagree on a margin of 0.1" in found.sentence
+
+
+UNKNOWN = HEAD.replace('"Acrobot-v1"', '"gymnasium:Blackjack-v1"')
+
+
+def ranked(tmp_path, claims, level):
+    """Return the verdicts of a study one of whose environments has no known scale."""
+    study = from_toml(UNKNOWN + "".join(claims), "x")
+    noise = np.random.default_rng(0)
+    finish_study(
+        tmp_path / "study",
+        study,
+        lambda cell: 100 * level[cell.arm] + noise.standard_normal(),
+    )
+    return verdicts(Results.load(tmp_path / "study"))
+
+
+def test_without_a_scale_arms_and_gains_are_compared_by_rank(tmp_path):
+    levels = {"a": 0.3, "b": 0.6, "c": 0.6, "d": 0.1}
+    claims = [claim("b", "a"), claim("a", "b"), claim("b", "c"), claim(("b", "a"), ("d", "c"))]
+    found = ranked(tmp_path, claims, levels)
+    assert [each.verdict for each in found] == [
+        "supported", "contradicted", "undecided", "supported",
+    ]  # fmt: skip
+    assert (found[0].effect, found[1].effect) == (1.0, 0.0)
+    assert "; probability of improvement 1.000 [1.000, 1.000], van Elteren" in found[0].sentence
+    results = Results.load(tmp_path / "study")
+    b, c = (results.scores(arm, list(range(1, 9)), normalise=False) for arm in "bc")
+    assert found[2].p == pytest.approx(min(1, 4 * van_elteren(b, c)[1]))
+
+
+def test_without_a_scale_a_margin_means_nothing(tmp_path):
+    (found,) = ranked(tmp_path, [claim("b", "c", "margin = 0.1")], LEVELS)
+    assert found.verdict == "undecided"
+    assert found.effect is None
+    assert "gymnasium:Blackjack-v1 cannot be normalised" in found.sentence
+    assert "[scores]" in found.sentence

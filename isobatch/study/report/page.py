@@ -15,8 +15,9 @@ from isobatch.run.store import safe_name
 from isobatch.study.design import Cell, Study
 from isobatch.study.report import figures, reproduce, summary
 from isobatch.study.results import Record, Results
+from isobatch.study.scores import not_normalised
 from isobatch.study.stats import Floats
-from isobatch.study.verdict import LEVEL, Verdict, describe, name_of_test, unit, verdicts
+from isobatch.study.verdict import LEVEL, Verdict, describe, verdicts
 
 OUTCOMES = ("done", "failed", "damaged", "missing")
 SYMBOLS = {"supported": "✓", "contradicted": "✗", "undecided": "?"}
@@ -83,8 +84,6 @@ def _card(verdict: Verdict) -> dict[str, Any]:
         "verdict": verdict,
         "symbol": SYMBOLS[verdict.verdict],
         "sides": f"{describe(claim.better)} against {describe(claim.than)}",
-        "unit": unit(claim),
-        "test": name_of_test(claim),
     }
 
 
@@ -95,7 +94,7 @@ def _settings(fields: dict[str, Any]) -> str:
 def _scores(results: Results, shown: Results) -> dict[str, Any]:
     """Return what comes of the final scores of the seeds with which every arm is complete."""
     seeds = results.seeds(list(results.study.arms))
-    scores = summary.complete_scores(results)
+    scores = {} if results.unscaled else summary.complete_scores(results)
     aggregates = summary.aggregates(scores)
     drawn = {safe_name(name): figures.aggregate(name, each) for name, each in aggregates.items()}
     shapes = summary.shape_scores(results, scores)
@@ -103,12 +102,16 @@ def _scores(results: Results, shown: Results) -> dict[str, Any]:
         drawn["shapes"] = figures.shapes(shapes)
     pairs = {}
     if len(seeds) >= summary.FEWEST_SEEDS:
-        at, pairs = summary.thresholds(scores), summary.improvements(scores)
-        drawn["profiles"] = figures.profiles(summary.profiles(scores, at), at)
+        # Which of two runs in an environment is better needs no normalisation.
+        pairs = summary.improvements(summary.complete_scores(results, normalise=False))
+        if scores:
+            at = summary.thresholds(scores)
+            drawn["profiles"] = figures.profiles(summary.profiles(scores, at), at)
     if pairs:
-        drawn["improvement"] = figures.improvement(list(scores), pairs)
+        drawn["improvement"] = figures.improvement(list(results.study.arms), pairs)
     return {
         "seeds": seeds,
+        "unscaled": not_normalised(results.unscaled) if results.unscaled else "",
         "fewest": summary.FEWEST_SEEDS,
         "aggregates": aggregates,
         "pairs": pairs,

@@ -9,7 +9,8 @@ import tomli_w
 
 from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError
-from isobatch.study.design import SCALES, Claim, Study, load, preset_names, with_seeds
+from isobatch.study.claims import Claim
+from isobatch.study.design import SCALES, Study, load, preset_names, with_seeds
 
 
 def command(study: Study) -> str:
@@ -46,7 +47,8 @@ def design(study: Study) -> str:
     }
     tables = {"study": settings, "base": study.base, "arms": study.arms}
     claims = [_claim(claim) for claim in study.claims]
-    return tomli_w.dumps(tables | ({"claims": claims} if claims else {}))
+    rest = {"scores": study.scores, "claims": claims}
+    return tomli_w.dumps(tables | {name: value for name, value in rest.items() if value})
 
 
 def _preset_flags(study: Study) -> list[str] | None:

@@ -56,11 +56,11 @@ def countable(results: Results) -> Results:
     return Results(replace(study, envs=envs), records)
 
 
-def complete_scores(results: Results) -> dict[str, Floats]:
-    """Return each arm's normalised scores [seeds, environments] over the same, complete seeds."""
+def complete_scores(results: Results, normalise: bool = True) -> dict[str, Floats]:
+    """Return each arm's scores [seeds, environments] over the same, complete seeds."""
     arms = list(results.study.arms)
     seeds = results.seeds(arms)
-    return {arm: results.scores(arm, seeds) for arm in arms} if seeds else {}
+    return {arm: results.scores(arm, seeds, normalise=normalise) for arm in arms if seeds}
 
 
 def aggregates(scores: dict[str, Floats]) -> dict[str, dict[str, Estimate]]:
