@@ -45,14 +45,17 @@ def reward_to_go(rewards: Tensor, done: Tensor, gamma: float) -> tuple[Tensor, T
     rewards, done [T, N]. Returns G and where it is complete, both [T, N]: rows whose episode goes
     on beyond the last row have only part of it.
     """
-    returns, complete = [], []
-    running, ended = torch.zeros_like(rewards[0]), torch.zeros_like(done[0])
+    returns = []
+    running = torch.zeros_like(rewards[0])
     for reward, end in zip(reversed(rewards.unbind()), reversed(done.unbind()), strict=True):
         running = reward + gamma * torch.where(end, 0, running)
-        ended = ended | end
         returns.append(running)
-        complete.append(ended)
-    return torch.stack(returns[::-1]), torch.stack(complete[::-1])
+    return torch.stack(returns[::-1]), ends_later(done)
+
+
+def ends_later(done: Tensor) -> Tensor:
+    """Say where a row's episode ends in it or a later row: bool [T, N], of `done` [T, N]."""
+    return done.flip(0).cumsum(0).flip(0) > 0
 
 
 class AdvantageMoments:

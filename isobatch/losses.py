@@ -84,6 +84,15 @@ def floored(logp: Tensor, logp_behav: Tensor, max_ratio: float) -> Tensor:
     return torch.maximum(logp_behav, logp.detach() - math.log(max_ratio))
 
 
+def importance_weights(logp: Tensor, logp_behav: Tensor, max_ratio: float = 100.0) -> Tensor:
+    """min(pi / pi_behav, max_ratio), what a sample of an earlier policy counts now: [B].
+
+    A number, not a function of the policy: no gradient flows.
+    """
+    _same_shape(logp, logp_behav)
+    return torch.exp(logp - floored(logp, logp_behav, max_ratio)).detach()
+
+
 def capped_fraction(logp: Tensor, logp_behav: Tensor, max_ratio: float) -> Tensor:
     """1 where `floored` held the ratio pi / pi_behav at `max_ratio`, else 0: [B]."""
     return (logp - logp_behav > math.log(max_ratio)).to(logp.dtype)

@@ -68,8 +68,17 @@ class Ppo:
             return Learned({})
         return self.improve(rollout, *advantages_and_targets(self.state, rollout))
 
-    def improve(self, rollout: Rollout, advantages: Tensor, targets: Tensor) -> Learned:
-        """The same, with advantages and value targets [T, N] of the caller's."""
+    def improve(
+        self,
+        rollout: Rollout,
+        advantages: Tensor,
+        targets: Tensor,
+        weights: Tensor | None = None,
+    ) -> Learned:
+        """The same, with advantages and value targets [T, N] of the caller's.
+
+        `weights` [T, N] multiply the advantages once they are normalised.
+        """
         state, recipe = self.state, self.state.recipe
         raw = advantages[rollout.valid]
         statistics = {
@@ -85,7 +94,7 @@ class Ppo:
         scaled = normalized(state, advantages, rollout)
         if online.is_due(recipe, state.counters.iterations, rollout):
             statistics |= self._probe(rollout, advantages, scaled)
-        rows_of = Gathering(state, rollout, scaled, targets, clip_range)
+        rows_of = Gathering(state, rollout, scaled, targets, clip_range, weights)
         stepper, value_stepper = self._steppers(recipe)
         apart = Learned({})
         if value_stepper is not None:
@@ -154,6 +163,7 @@ class Gathering:
         advantages: Tensor,
         targets: Tensor,
         clip_range: float,
+        weights: Tensor | None = None,
     ) -> None:
         settings = state.recipe.objective
         self.distribution, self.proximal = state.model.distribution, state.proximal
@@ -172,6 +182,7 @@ class Gathering:
         self.numbers = torch.stack([rollout.logp, logp_prox, advantages, targets], 2).flatten(0, 1)
         before = rollout.logp_before
         self.before = None if before is None else before.flatten()
+        self.weights = None if weights is None else weights.flatten()
         self.clip_range = torch.tensor(clip_range, device=self.numbers.device)
         self.exact_kl = settings.objective == "kl" and settings.kl_estimator == "exact"
         self.by_minibatch = settings.advantage_normalization == "minibatch"
@@ -200,6 +211,8 @@ class Gathering:
         behav, prox, advantages, targets = self.numbers.index_select(0, rows).unbind(1)
         if self.by_minibatch:
             advantages = (advantages - self._shift) * self._scale
+        if self.weights is not None:
+            advantages = advantages * self.weights.index_select(0, rows)
         params = None
         if self.proximal is not None:
             params = self.proximal.module(observation)

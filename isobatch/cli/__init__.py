@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 from isobatch import __version__, registry
 from isobatch.errors import UserError, is_disk_full, nearest, one_line
@@ -31,6 +36,7 @@ minibatches, epochs.
   the environment's defaults. Every command takes --import MODULE, once or more: a module of yours
   that registers objectives or algorithms.
 """
+PACKAGE = str(Path(__file__).parents[1])
 COMMANDS = {
     "train": "isobatch.cli.train:train",
     "resume": "isobatch.cli.train:resume",
@@ -49,7 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command; return its exit code (0 done, 2 a mistake of the user's, 130 interrupted)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        return _dispatch(list(arguments))
+        with _one_line_warnings():
+            return _dispatch(list(arguments))
     except UserError as error:
         print(f"isobatch: {one_line(error)}", file=sys.stderr)
         return 2
@@ -63,6 +70,23 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("isobatch: interrupted", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Print Isobatch's own warnings as it prints its errors, without the line of its code."""
+    usual = warnings.formatwarning
+
+    def formatted(message: Any, category: type[Warning], filename: str, *place: Any) -> str:
+        if category is UserWarning and filename.startswith(PACKAGE):
+            return f"isobatch: {one_line(message)}\n"
+        return usual(message, category, filename, *place)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -73,6 +73,16 @@ def resolve(env_id: str) -> Source:
     raise UserError(f"unknown environment {env_id!r}.{nearest(name, everything)}", field="env")
 
 
+def described(env: BatchedEnv) -> str:
+    """Return an environment's name, who made it and its family: Hopper-v4 (envpool, mujoco)."""
+    kinds = {"envpool": pool.PoolEnv, "gymnasium": gym.GymEnv, "tensor": tensor.TensorAdapter}
+    maker = next((name for name, kind in kinds.items() if isinstance(env, kind)), None)
+    if maker is None:
+        return env.name
+    family = MAKERS[maker].ids().get(env.name.removeprefix(f"{maker}:"))
+    return f"{env.name} ({maker}, {family or 'your own'})"
+
+
 def require_trusted(env_id: str, given: str | None) -> None:
     """Refuse to import a module that only a file names; `given` is what the user typed.
 

@@ -43,6 +43,11 @@ class PoolEnv:
 
     The row after a done is a reset: its action is ignored and its reward 0, so it is not `valid`;
     the observation before it is the true final one (EnvPool 1.2.5).
+
+    At the time limit EnvPool calls every end a truncation. Atari and MuJoCo Playground tell beside
+    it whether the task ended, and that is believed: such an end is a termination. The others do
+    not, so a task that ends by itself in exactly the last step counts as truncated there, and is
+    bootstrapped with its final observation's value. An Atari life lost in that step, too.
     """
 
     def __init__(
@@ -74,7 +79,8 @@ class PoolEnv:
         self.action_layout = ActionLayout.of(action_space, env_id)
         self._keys = {key: place for place, key in enumerate(self._pool._state_keys)}
         self._paths = _observation_paths(self._keys)
-        self._scored = "info:terminated" in self._keys and "info:reward" in self._keys
+        self._tells = "info:terminated" in self._keys
+        self._scored = self._tells and "info:reward" in self._keys
         self._ids = np.arange(self.n_envs, dtype=np.int32)
         self._action_dtype = self._pool._spec._action_spec[-1][0]
         self._done = np.zeros(self.n_envs, bool)
@@ -98,9 +104,12 @@ class PoolEnv:
         self._elapsed = state[self._keys["elapsed_step"]]
         valid, self._done = ~self._done, done
         score = over = None
-        if self._scored:
-            score = torch.from_numpy(state[self._keys["info:reward"]]).float()
-            over = torch.from_numpy((state[self._keys["info:terminated"]] != 0) | truncated)
+        if self._tells:
+            ended = state[self._keys["info:terminated"]] != 0
+            if self._scored:
+                score = torch.from_numpy(state[self._keys["info:reward"]]).float()
+                over = torch.from_numpy(ended | truncated)
+            truncated = truncated & ~ended
         return Step(
             observation=self._observation(state),
             reward=torch.from_numpy(state[self._keys["reward"]]),
@@ -193,6 +202,11 @@ def _make_pool(env_id: str, seeds: list[int], threads: int, arguments: dict[str,
                 if name not in known:
                     hint = nearest(name, list(known))
                     raise UserError(f"{env_id} has no option {name!r}.{hint}")
+            if "max_episode_steps" in arguments and _is_unlimited(env_id):
+                raise UserError(
+                    f"{env_id} does not heed max_episode_steps: EnvPool would let its episodes go "
+                    "on, and call every end after it a truncation"
+                )
             if known.get("max_num_players", 1) > 1:
                 raise UserError(
                     f"{env_id} has several players; only single-agent environments work"
@@ -214,6 +228,11 @@ def _make_pool(env_id: str, seeds: list[int], threads: int, arguments: dict[str,
                 "Qt 5 was not loaded; call isobatch.envs.qt.preload_qt() before importing envpool"
             )
         raise UserError(f"EnvPool cannot make {env_id}: {reason}") from error
+
+
+def _is_unlimited(env_id: str) -> bool:
+    """True of families whose episodes end at their own time, whatever limit they are given."""
+    return ids().get(env_id, "") in ("procgen-easy", "procgen-hard", "highway")
 
 
 def _observation_paths(keys: dict[str, int]) -> list[tuple[tuple[str, ...], int]] | None:

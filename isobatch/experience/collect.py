@@ -11,6 +11,7 @@ from torch import Tensor
 from isobatch.envs import BatchedEnv, Observation, Step
 from isobatch.envs.spaces import ActionNotFinite
 from isobatch.errors import UserError
+from isobatch.experience.copies import CopyWatch
 from isobatch.experience.rollout import Rollout
 from isobatch.models import Agent
 from isobatch.models.acting import Prepare, acting
@@ -31,6 +32,7 @@ class Collector:
         self.observation = self._on_device(self.env.reset())
         self.first = torch.ones(self.env.n_envs, dtype=torch.bool, device=self.device)
         self._float = torch.zeros((), device=self.device)
+        self._copies = CopyWatch(self.env)
 
     @torch.no_grad()
     def collect(
@@ -69,7 +71,9 @@ class Collector:
         observations = record.observations()
         self._check_finite(record, observations)
         self.steps_taken += record.length
-        return self._rollout(model, prepare, record, observations)
+        rollout = self._rollout(model, prepare, record, observations)
+        self._copies.see(rollout)
+        return rollout
 
     @torch.no_grad()
     def advance(

@@ -87,25 +87,26 @@ class Rollout:
         )
 
 
-def concatenate(before: Rollout, after: Rollout) -> Rollout:
-    """Join two rollouts of the same environments in time, the one right after the other.
+def concatenate(*rollouts: Rollout) -> Rollout:
+    """Join rollouts of the same environments in time, each right after the one before it.
 
-    The last observations and values of `before` are the first of `after`.
+    The last observations and values of one are the first of the next.
     """
+    *before, last = rollouts
     final_values = None
-    if before.final_values is not None or after.final_values is not None:
+    if any(each.final_values is not None for each in rollouts):
         parts = [
             torch.zeros_like(each.rewards) if each.final_values is None else each.final_values
-            for each in (before, after)
+            for each in rollouts
         ]
         final_values = torch.cat(parts)
-    joined = {name: torch.cat([getattr(before, name), getattr(after, name)]) for name in BY_STEP}
+    joined = {name: torch.cat([getattr(each, name) for each in rollouts]) for name in BY_STEP}
     return Rollout(
         observations={
-            part: torch.cat([rows[:-1], after.observations[part]])
-            for part, rows in before.observations.items()
+            part: torch.cat([*(each.observations[part][:-1] for each in before), rows])
+            for part, rows in last.observations.items()
         },
-        values=torch.cat([before.values[:-1], after.values]),
+        values=torch.cat([*(each.values[:-1] for each in before), last.values]),
         final_values=final_values,
         **joined,
     )

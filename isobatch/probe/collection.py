@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -145,7 +144,7 @@ def _staggered(act: Callable[[int], Rollout], begin: Tensor, n_steps: int, n_see
                 seen[part] = rows.new_empty(n_seen, *rows.shape[1:])
             seen[part][row[here], here.nonzero()[:, 1]] = rows[:-1][here]
         pieces.append(replace(piece, observations={}))
-    joined = reduce(concatenate, pieces)
+    joined = concatenate(*pieces)
 
     def cut(column: Tensor, rows: int) -> Tensor:
         cuts = [column[start : start + rows, n] for n, start in enumerate(begin.tolist())]

@@ -139,7 +139,7 @@ class Objective:
     """KL penalty: half the squared log-ratio (squared, as in openai/ppo-ewma), or the exact KL of
     the distributions (exact)."""
     max_ratio: Ratio = 100.0
-    """Cap on the importance ratio."""
+    """Cap on the importance ratio; REINFORCE: on the weight of rows that waited."""
     ent_coef: NotNegative = 0.0
     """Coefficient of the entropy bonus."""
     vf_coef: NotNegative = 0.5
@@ -162,7 +162,8 @@ class Objective:
     """Separate epochs for the value function, before the policy's n_epochs; 0 trains both
     together."""
     baseline: bool = True
-    """REINFORCE: subtract the value function from the returns."""
+    """REINFORCE: subtract the value function from the returns, and bootstrap truncated ones with
+    it."""
     staleness: Whole = 0
     """Learn from each rollout this many iterations after it was collected."""
     staleness_loss: Literal["decoupled", "behavior", "proximal"] = "decoupled"

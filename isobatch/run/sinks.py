@@ -186,6 +186,10 @@ def readings(row: dict[str, Any]) -> str:
         parts.append(f"clip fraction {row['clip_fraction']:.1%}")
     if row.get("age_iterations"):
         parts.append(f"staleness {counted(round(row['age_iterations']), 'iteration')}")
+    if row.get("rows_learned") == 0:
+        parts.append(f"{row['rows_waiting']:,.0f} rows wait for more episodes to end")
+    if row.get("rows_dropped"):
+        parts.append(f"{row['rows_dropped']:,.0f} rows dropped")
     if row.get("epsilon") is not None:
         parts.append(f"epsilon {row['epsilon']:.3f}")
     if row.get("phase_memory_bytes") is not None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 from probe_envs import MODES, Acting, Both, Counter, Journal, vector_of
 
 from isobatch import UserError, envs, preset
@@ -81,6 +82,27 @@ def test_other_vectors_give_transitions_alone_and_the_final_observation_beside(m
 def test_an_episode_that_terminates_as_its_time_runs_out_is_not_bootstrapped(mode):
     given = transitions(wrapped(vector_of(mode, lambda: Counter(2, "both")), [11]), 6)
     assert given[1] == (1, 2, True, False, 2)
+
+
+@any_mode
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+def test_an_end_at_the_time_limit_is_what_the_environment_says_it_is(mode, ending):
+    """Gymnasium's TimeLimit truncates the very step in which a task of 4 steps terminates."""
+
+    def limited():
+        return TimeLimit(Counter(4, "terminated" if ending == "terminated" else "never"), 4)
+
+    alone = limited()
+    alone.reset()
+    said = [alone.step(0)[2:4] for _ in range(4)][-1]
+    assert said == (ending == "terminated", True)
+    env = wrapped(vector_of(mode, limited, limited))
+    env.reset()
+    steps = [env.step(torch.zeros(2, 1, dtype=torch.int64)) for _ in range(4)]
+    assert steps[-1].terminated.tolist() == [ending == "terminated"] * 2
+    assert steps[-1].truncated.tolist() == [ending == "truncated"] * 2
+    assert steps[-1].ended.all()
+    assert not any(step.ended.any() for step in steps[:-1])
 
 
 @any_mode

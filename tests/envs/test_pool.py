@@ -102,6 +102,47 @@ def test_a_terminated_episode_shows_why_it_ended():
     assert (fallen[:, 2].abs() > 12 * np.pi / 180).all()
 
 
+# Ids with actions under which the task ends by itself, and whether EnvPool tells that at the limit.
+AT_THE_LIMIT = {
+    "CartPole-v1": False,
+    "LunarLander-v3": False,
+    "FrozenLake-v1": False,
+    "Hopper-v4": False,
+    "MiniGrid-Empty-5x5-v0": False,
+    "Breakout-v5": True,
+    "BerkeleyHumanoidJoystickFlatTerrain-v1": True,
+}
+
+
+def end_of_first_episode(env_id, limit=None):
+    """Return at which step the first episode ends, and how: (step, terminated, truncated)."""
+    env = PoolEnv(env_id, [3], options={} if limit is None else {"max_episode_steps": limit})
+    fire = [torch.tensor([[1]])] * 300 if env_id.startswith("Breakout") else None
+    env.reset()
+    for count, action in enumerate(fire or random_actions(env, 300), 1):
+        step = env.step(action)
+        if step.ended:
+            env.close()
+            return count, bool(step.terminated), bool(step.truncated)
+    raise AssertionError("no episode ended")
+
+
+@pytest.mark.parametrize("env_id", AT_THE_LIMIT)
+def test_an_end_at_the_time_limit_is_what_envpool_tells_of_it(env_id):
+    """Most families cannot tell a task that ends in its last step from one that is cut there."""
+    length, *ending = end_of_first_episode(env_id)
+    assert ending == [True, False]
+    told = AT_THE_LIMIT[env_id]
+    assert end_of_first_episode(env_id, length) == (length, told, not told)
+    assert end_of_first_episode(env_id, length - 1) == (length - 1, False, True)
+
+
+@pytest.mark.parametrize("env_id", ["FruitbotHard-v0", "Highway-v0"])
+def test_a_limit_that_is_not_heeded_is_refused(env_id):
+    with pytest.raises(UserError, match="does not heed max_episode_steps"):
+        PoolEnv(env_id, [3], options={"max_episode_steps": 7})
+
+
 def test_a_game_of_procgen_shows_its_last_frame_before_the_next_level():
     env = PoolEnv("FruitbotHard-v0", [3, 5])
     fields, parts = play(env, random_actions(env, 80))
