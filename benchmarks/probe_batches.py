@@ -18,7 +18,7 @@ from isobatch.noise.clusters import Clusters
 from isobatch.noise.variance import decompose_clusters
 from isobatch.probe.collection import collect
 from isobatch.probe.gradients import directions, output_of
-from isobatch.probe.laboratory import gae_lambda
+from isobatch.probe.plan import gae_lambda
 
 
 def main() -> None:

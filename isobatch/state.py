@@ -14,7 +14,7 @@ from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.experience import EpisodeTracker
 from isobatch.machine import torch_threads
 from isobatch.models import ActorCritic, Agent, EncoderFactory, make_agent
-from isobatch.noise.online import Averages
+from isobatch.noise.averages import Averages
 from isobatch.normalize import ObservationNormalizer, RewardNormalizer
 from isobatch.proximal import Ewma
 from isobatch.recipe import Recipe

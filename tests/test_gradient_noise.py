@@ -12,9 +12,10 @@ from isobatch import Recipe, UserError
 from isobatch.algos.estimates import advantages_and_targets, change_at_half, normalized
 from isobatch.experience import Rollout
 from isobatch.noise import online
+from isobatch.noise.averages import DECAY
 from isobatch.noise.clusters import Clusters
 from isobatch.noise.estimators import squared_gradient, variance
-from isobatch.noise.online import Averages, GroupSums, Measured, PolicyGradient, measure
+from isobatch.noise.online import GroupSums, PolicyGradient, measure
 from isobatch.run.store import CLOCK_COLUMNS, read_policy, read_sealed
 
 SMALL: dict[str, Any] = {
@@ -97,6 +98,9 @@ def test_the_measurements_are_those_of_single_rows_gradients(actions, normalizat
     assert found.half_variance == pytest.approx(sum(halves) / 2, rel=1e-4)
     shifted = directions * case.change[:, :, None]
     assert found.bias == pytest.approx(square_of_mean(shifted, valid), rel=1e-3)
+    both = square_of_mean(gradients + shifted, valid)
+    along = (both - square_of_mean(gradients, valid) - square_of_mean(shifted, valid)) / 2
+    assert found.bias_along == pytest.approx(along, rel=1e-3, abs=1e-7)
 
 
 def test_random_minibatches_have_the_rows_trace_in_expectation():
@@ -205,58 +209,12 @@ def test_a_single_step_and_a_single_environment_have_no_halves_and_no_groups():
     alone[:, 1:] = False
     gradient = PolicyGradient(state.model, state.observation_normalizer, whole, 100)
     found = measure(gradient, alone, whole.rewards, whole.rewards, 1, torch.Generator())
-    assert (found.variance, found.half_variance, found.bias) == (None, None, None)
+    unknown = (found.variance, found.half_variance, found.bias, found.bias_along)
+    assert unknown == (None, None, None, None)
     rows = alone.flatten().nonzero().squeeze(1)
     (total,) = gradient(rows, (whole.rewards,))
     square = float((total / len(rows)).square().sum())
     assert found.signal == pytest.approx(square - found.trace / len(rows), rel=1e-3)
-
-
-def measured(**values) -> Measured:
-    known: dict[str, Any] = {
-        "rows": 100, "signal": 1.0, "trace": 50.0, "variance": 1.0, "half_variance": 1.5,
-        "bias": 0.1,
-    }  # fmt: skip
-    return Measured(**known | values)
-
-
-def test_averages_are_taken_before_dividing():
-    averages = Averages(decay=0.5)
-    averages.update(measured(signal=-1.0, trace=10.0))
-    assert averages.noise_scale is None
-    assert "noise_scale" not in averages.columns
-    averages.update(measured(signal=3.0, trace=40.0, variance=2.0))
-    assert averages.mean("signal") == pytest.approx((0.5 * -1 + 3) / 1.5)
-    assert averages.noise_scale == pytest.approx((0.5 * 10 + 40) / (0.5 * -1 + 3))
-    effect = averages.columns["design_effect"]
-    assert effect == pytest.approx((0.5 * 1 + 2) / (0.5 * 10 + 40) * 100)
-    assert averages.columns["design_effect_half"] == pytest.approx(1.5 * 50 / 30)
-    assert averages.columns["bias_half"] == pytest.approx(0.1 * 1.5 / (0.5 * -1 + 3))
-    again = Averages(decay=0.5)
-    again.load_state_dict(averages.state_dict())
-    for each in (averages, again):
-        each.update(measured(trace=7.0))
-    assert again.columns == averages.columns
-    assert again.probes == averages.probes == 3
-
-
-def test_a_noise_scale_is_never_below_zero():
-    averages = Averages()
-    averages.update(measured(trace=-5.0))
-    assert averages.noise_scale is None
-
-
-def test_averages_of_another_shape_begin_anew():
-    averages = Averages()
-    averages.update(measured())
-    averages.restart(reshaped=False)
-    assert averages.probes == 0
-    assert averages.mean("variance") == 1.0
-    averages.restart(reshaped=True)
-    assert averages.mean("variance") is None
-    assert averages.noise_scale == 50.0
-    averages.update(measured(variance=4.0))
-    assert averages.mean("variance") == 4.0
 
 
 class Forgetful(nn.Module):
@@ -318,8 +276,8 @@ def smoothed(metrics):
     signal = trace = 0.0
     for row in metrics:
         if row["gradient_trace"] is not None:
-            signal = online.DECAY * signal + row["gradient_signal"]
-            trace = online.DECAY * trace + row["gradient_trace"]
+            signal = DECAY * signal + row["gradient_signal"]
+            trace = DECAY * trace + row["gradient_trace"]
             yield row["noise_scale"], trace / signal if signal > 0 else None
 
 

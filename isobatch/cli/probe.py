@@ -18,9 +18,12 @@ from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import evaluation_seeds
 from isobatch.errors import UserError
 from isobatch.presets import preset
-from isobatch.probe import answer, laboratory
-from isobatch.probe.laboratory import Findings, Progress, Question
+from isobatch.probe import laboratory
+from isobatch.probe.answer import answer
+from isobatch.probe.laboratory import Findings, Progress
+from isobatch.probe.plan import Question, check
 from isobatch.probe.record import record
+from isobatch.probe.tables import tables
 from isobatch.recipe import Recipe
 from isobatch.registry import ALGORITHMS
 from isobatch.run import policy
@@ -106,10 +109,10 @@ def probe(arguments: list[str]) -> int:
         with _progress_bar() as progress:
             findings = laboratory.investigate(each, question, progress=progress)
         found.append(findings)
-        for line in answer.answer(findings):
+        for line in answer(findings):
             print(line)
         print()
-        print("\n".join(answer.tables(findings)))
+        print("\n".join(tables(findings)))
         print(flush=True)
     folder = Path(parsed.source) if Path(parsed.source).is_dir() else None
     data = record(found, folder.resolve().name if folder else None)
@@ -161,7 +164,7 @@ def _policies(parsed: Any, question: Question) -> list[policy.Policy]:
         if parsed.at is not None:
             raise UserError("--at needs a run: an untrained policy has no budget")
         recipe = preset(parsed.source, parsed.algo)
-        laboratory.check(recipe, question)
+        check(recipe, question)
         return [untrained(recipe)]
     if not path.is_dir():
         raise UserError(
@@ -171,7 +174,7 @@ def _policies(parsed: Any, question: Question) -> list[policy.Policy]:
         raise UserError(f"{path} holds no run (there is no recipe.toml in it)")
     recipe = Recipe.load(path / "recipe.toml")
     require_trusted(recipe.env, parsed.env)
-    laboratory.check(recipe, question)
+    check(recipe, question)
     parts = _fractions(parsed.at, "--at")
     loaded = [policy.load(path, at=part) for part in parts] if parts else [policy.load(path)]
     return list({each.env_steps: each for each in loaded}.values())

@@ -25,6 +25,8 @@ from isobatch.estimate import Estimate
 RESAMPLES = 1000
 LEVEL = 0.05
 """Intervals miss the truth this often."""
+NO_BOUND = 1e6
+"""Of what is positive, a bound this many times the estimate, or as far below it, is none."""
 
 
 class Sums(NamedTuple):
@@ -184,7 +186,8 @@ def estimate(
 
     A resample's deviation from what it was drawn from is measured in its own standard error,
     t* = (x* - x_all) / se*; the interval is [x - t*_{0.975} se, x - t*_{0.025} se]. Of what is
-    `positive`, on the log scale. Without `resample`, t* is Student's.
+    `positive`, on the log scale. Without `resample`, t* is Student's. Where environments are too
+    few to tell a bound, it is infinite, or 0 below what is positive.
     """
     count = len(clusters)
     once = torch.ones(1, count, dtype=torch.float64)
@@ -197,9 +200,16 @@ def estimate(
         most = float(student.ppf(1 - LEVEL / 2, count - 1))
         least = -most
     if positive:
-        low, high = (value * math.exp(-each * error / value) for each in (most, least))
+        low, high = (value * _factor(-each * error / value) for each in (most, least))
         return Estimate(value, low, high)
     return Estimate(value, value - most * error, value - least * error)
+
+
+def _factor(power: float) -> float:
+    """Return e^power; infinite or 0 where that is no bound."""
+    if abs(power) > math.log(NO_BOUND):
+        return math.inf if power > 0 else 0.0
+    return math.exp(power)
 
 
 def scattered(clusters: Clusters, statistic: Statistic) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from isobatch.experience import Rollout
 from isobatch.models import ActorCritic, Agent
 from isobatch.models.acting import Prepare
 from isobatch.models.agent import evaluation_mode
+from isobatch.noise.averages import Averages, Measured
 from isobatch.noise.estimators import squared_gradient, two_batch_trace, variance
 from isobatch.recipe import Recipe
 from isobatch.update import minibatches
@@ -34,25 +34,6 @@ GROUPS = 8
 probe of a small network costs, however many environments there are."""
 MINIBATCHES = 4
 """Random minibatches at most."""
-DECAY = 0.9
-"""Of the averages, per probe: they reach back over some ten probes."""
-
-
-class Measured(NamedTuple):
-    """What one rollout tells about the policy gradient; None where it is too small to tell."""
-
-    rows: int
-    """B, those of the rollout that are transitions."""
-    signal: float
-    """|G|^2 of the true gradient, its noise taken off; below zero where that hides it."""
-    trace: float
-    """S, the trace of one row's covariance."""
-    variance: float | None
-    """V, the variance of the whole rollout's gradient, by groups of environments."""
-    half_variance: float | None
-    """The same of half the steps of all environments: the mean over both halves."""
-    bias: float | None
-    """|d|^2 of how far rollouts half as long are off."""
 
 
 class GroupSums:
@@ -145,7 +126,7 @@ def measure(
     steps, n_envs = valid.shape
     rows = torch.arange(steps * n_envs, device=valid.device).view(steps, n_envs)
     early, late = slice(0, steps // 2), slice(steps // 2, steps)
-    whole, first, second, shift = (GroupSums(gradient.zero) for _ in range(4))
+    whole, first, second, shift, cut = (GroupSums(gradient.zero) for _ in range(5))
     for group in torch.arange(n_envs).tensor_split(min(n_envs, GROUPS)):
         span = slice(int(group[0]), int(group[-1]) + 1)
         one, two = (rows[part, span][valid[part, span]] for part in (early, late))
@@ -155,19 +136,24 @@ def measure(
         second.add(late_sum, len(two))
         whole.add(early_sum + late_sum, len(one) + len(two))
         shift.add(change_sum, len(one) + len(two))
+        cut.add(early_sum + late_sum + change_sum, len(one) + len(two))
     trace = _trace(gradient, valid, advantages, n_minibatches, generator, whole)
     grouped = whole.n_clusters > 1
     halved = first.n_clusters > 1 and second.n_clusters > 1
     # The two-batch |G|^2 takes rows for independent, which those of one environment are not: on
     # CartPole it came out up to ten times too large. Groups of environments are.
     alone = whole.mean_square - trace / whole.rows
+    signal = squared_gradient(whole) if grouped else alone
+    bias = squared_gradient(shift) if halved else None
     return Measured(
         rows=whole.rows,
-        signal=squared_gradient(whole) if grouped else alone,
+        signal=signal,
         trace=trace,
         variance=variance(whole) if grouped else None,
         half_variance=(variance(first) + variance(second)) / 2 if halved else None,
-        bias=squared_gradient(shift) if halved else None,
+        bias=bias,
+        # |G + d|^2 = |G|^2 + 2 <d, G> + |d|^2
+        bias_along=None if bias is None else (squared_gradient(cut) - signal - bias) / 2,
     )
 
 
@@ -191,74 +177,6 @@ def _trace(
         small = _dot(total, total) / len(part) ** 2
         found.append(two_batch_trace(small, whole.mean_square, len(part), whole.rows))
     return sum(found) / len(found)
-
-
-class Averages:
-    """Exponentially weighted means of what probes measured; ratios are taken of the means.
-
-    W <- b W + 1,  X <- b X + x,  mean = X / W. What depends on the rollout's shape begins anew when
-    that moves; the noise of single rows does not, and goes on.
-    """
-
-    OF_SHAPE = ("rows", "variance", "half_variance", "bias")
-
-    def __init__(self, decay: float = DECAY) -> None:
-        self.decay = decay
-        self.probes = 0
-        """Taken since the batch last moved."""
-        self.weights: dict[str, float] = {}
-        self.totals: dict[str, float] = {}
-
-    def update(self, measured: Measured) -> None:
-        """Take in a probe."""
-        self.probes += 1
-        for name, value in measured._asdict().items():
-            if value is not None:
-                self.weights[name] = self.decay * self.weights.get(name, 0.0) + 1
-                self.totals[name] = self.decay * self.totals.get(name, 0.0) + value
-
-    def restart(self, reshaped: bool) -> None:
-        """Begin to count anew: the batch moved, and with it, or not, the rollout's shape."""
-        self.probes = 0
-        for name in self.OF_SHAPE if reshaped else ():
-            self.weights.pop(name, None)
-            self.totals.pop(name, None)
-
-    def mean(self, name: str) -> float | None:
-        """Return the average of a field of `Measured`, None where it was never known."""
-        return self.totals[name] / self.weights[name] if name in self.weights else None
-
-    @property
-    def noise_scale(self) -> float | None:
-        """S / |G|^2 in rows (McCandlish et al. 2018); None while either is lost in the noise."""
-        scale = self._ratio("trace", "signal")
-        return scale if scale is not None and scale > 0 else None
-
-    @property
-    def columns(self) -> dict[str, float]:
-        """What a row of metrics says of the averages, as far as it is known."""
-        effect, half = self._ratio("variance", "trace"), self._ratio("half_variance", "trace")
-        rows = self.mean("rows") or 0.0
-        values = {
-            "noise_scale": self.noise_scale,
-            "design_effect": None if effect is None else effect * rows,
-            "design_effect_half": None if half is None else half * rows / 2,
-            "bias_half": self._ratio("bias", "signal"),
-        }
-        return {name: value for name, value in values.items() if value is not None}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
-        return {"probes": self.probes, "weights": self.weights, "totals": self.totals}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore from `state_dict`."""
-        self.probes = state["probes"]
-        self.weights, self.totals = dict(state["weights"]), dict(state["totals"])
-
-    def _ratio(self, above: str, below: str) -> float | None:
-        over, under = self.mean(above), self.mean(below)
-        return over / under if over is not None and under is not None and under > 0 else None
 
 
 def is_due(recipe: Recipe, iterations: int, rollout: Rollout) -> bool:

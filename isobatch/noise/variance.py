@@ -91,5 +91,9 @@ def decompose_clusters(clusters: Clusters, n_envs: int, n_steps: int) -> Decompo
         covariance=Estimate(0.0, 0.0, 0.0) if single else estimate(clusters, covariance),
         icc=Estimate(math.nan) if single else estimate(clusters, intraclass),
         design_effect=effect,
-        effective_samples=Estimate(rows / effect.value, rows / effect.high, rows / effect.low),
+        effective_samples=Estimate(
+            rows / effect.value,
+            rows / effect.high,
+            rows / effect.low if effect.low else math.inf,
+        ),
     )

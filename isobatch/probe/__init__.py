@@ -8,7 +8,8 @@ investigate(policy, ...)     both, and the iso-batch curve, of a policy in its e
 from isobatch.batch import Shape
 from isobatch.noise.scale import noise_scale
 from isobatch.noise.variance import Decomposition, decompose
-from isobatch.probe.laboratory import Findings, Question, investigate
+from isobatch.probe.laboratory import Findings, investigate
+from isobatch.probe.plan import Question
 
 __all__ = [
     "Decomposition",

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isobatch.noise.clusters import Clusters
+from isobatch.estimate import Estimate
+from isobatch.noise.clusters import LEVEL, Clusters
 from isobatch.noise.estimators import squared_gradient
 
 MOST_POINTS = 512
 """Of a scatter's panel."""
+SHUFFLES = 8
+"""How often a batch is dealt into minibatches: an interval takes more than one epoch has."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,43 @@ def batch_means(scales: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
     weights = torch.where(valid, scales, 0).to(vectors.dtype)
     counts = valid.flatten(1).sum(1).clamp(min=1)
     return torch.einsum("knt,kntp->kp", weights, vectors) / counts[:, None]
+
+
+@dataclass(frozen=True)
+class Minibatches:
+    """How minibatches' gradients lie to the gradient of the rollout they are drawn from."""
+
+    size: int
+    """Rows of one; as many as the rollout where that has no more."""
+    cosine: Estimate
+    """The mean, and the bounds that hold 95% of the minibatches."""
+    by_chance: float
+    """The cosine of pure noise, sqrt(rows / rows of the rollout): a minibatch is part of it."""
+
+
+def minibatches(scales: Tensor, vectors: Tensor, valid: Tensor, size: int) -> Minibatches:
+    """Deal each batch's rows into minibatches, as an epoch does, a few times over.
+
+    `scales` [K, N, T] times `vectors` [K, N, T, P] are the gradients.
+    """
+    generator = torch.Generator().manual_seed(0)
+    wholes = batch_means(scales, vectors, valid)
+    found, shares = [], []
+    for scale, vector, known, whole in zip(scales, vectors, valid, wholes, strict=True):
+        rows = known.flatten().nonzero().squeeze(1)
+        weights, flat = scale.flatten().to(vector.dtype), vector.flatten(0, 1)
+        count = max(1, round(len(rows) / size))
+        for _ in range(SHUFFLES if count > 1 else 1):
+            order = rows[torch.randperm(len(rows), generator=generator)]
+            means = torch.stack([weights[part] @ flat[part] for part in order.tensor_split(count)])
+            found.append(torch.cosine_similarity(means, whole[None], eps=1e-30))
+        shares.append(1 / count)
+    cosines = torch.cat(found).double()
+    outer = torch.tensor([LEVEL / 2, 1 - LEVEL / 2], dtype=torch.float64)
+    low, high = torch.quantile(cosines, outer).tolist()
+    share = sum(shares) / len(shares)
+    rows_each = round(float(valid.flatten(1).sum(1).double().mean()) * share)
+    return Minibatches(rows_each, Estimate(float(cosines.mean()), low, high), share**0.5)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""From findings to text: the answer first, then how certain it is, why, and the tables."""
+"""From findings to sentences: the answer first, then how certain it is, and why."""
 
 from __future__ import annotations
 
 import math
 
 from isobatch.estimate import Estimate
-from isobatch.noise.scale import NoiseScale
-from isobatch.probe.curve import Point
-from isobatch.probe.laboratory import Batches, Findings
-from isobatch.text import columns, interval
+from isobatch.probe.batches import Batches
+from isobatch.probe.curve import Point, endless_bias
+from isobatch.probe.laboratory import Findings
+from isobatch.probe.reference import Kind, Returns
+from isobatch.text import interval
 
 CERTAIN = 0.95
 """A shape best in this share of resamples is named without alternatives."""
@@ -17,18 +18,23 @@ UPDATES = 10
 RULED_OUT = 0.05
 """A shape that is best in a smaller share of resamples is ruled out."""
 MOST_ALTERNATIVES = 3
+MUCH_WEIGHT = 0.1
+"""With more than this left to the value function, Monte-Carlo returns see its errors in part."""
+NAMES: dict[Kind, str] = {"monte-carlo": "Monte-Carlo returns", "gae": "GAE"}
 
 
 def answer(findings: Findings) -> list[str]:
     """Return what the findings come down to, the most important sentence first."""
-    if findings.has_curve:
+    if findings.has_advice:
         lines = [_choice(findings), *_certainty(findings), _over_updates(findings)]
         lines += _other_lengths(findings)
     else:
-        lines = [_no_choice(findings)]
-    lines += [_correlation(each) for each in findings.batches]
+        lines = [_undecided(findings)]
+    lines += _references(findings)
+    for each in findings.batches:
+        lines += [_correlation(each), _credit(each), _minibatches(each)]
     lines += [_noise(each, findings.samples) for each in findings.batches[:1]]
-    if findings.has_curve:
+    if findings.has_advice:
         lines += _per_second(findings)
     return lines + _reservations(findings)
 
@@ -39,7 +45,7 @@ def _choice(findings: Findings) -> str:
     name = f"{best.name}, the recipe's shape," if own is best else best.name
     text = (
         f"at {findings.samples:,} samples per rollout: {name} has the smallest gradient error "
-        f"(bias^2 + variance), {best.error.value:.3g} |G|^2"
+        f"(bias^2 + variance) against {NAMES[findings.reference]}, {best.error.value:.3g} |G|^2"
     )
     if own is not None and own is not best:
         text += f"; the recipe's {own.name} has {own.error.value:.3g} |G|^2"
@@ -60,23 +66,70 @@ def _certainty(findings: Findings) -> list[str]:
     if others and best.best_share < CERTAIN:
         named = others[:MOST_ALTERNATIVES]
         text += f"; not ruled out: {', '.join(f'{e.name} ({e.best_share:.0%})' for e in named)}"
-    lines = [text]
-    without = findings.biases[0].share_without_signal
-    if without > RULED_OUT:
-        lines.append(
-            f"in {without:.0%} of bootstrap resamples the estimate of |G|^2 is not positive: the "
-            "evidence for any shape is weak; use more --batches"
-        )
-    return lines
+    return [text]
 
 
-def _no_choice(findings: Findings) -> str:
+def _undecided(findings: Findings) -> str:
+    """Say why no shape is named."""
     n_steps, n_envs = findings.directions.squares.shape
+    without = findings.bias(findings.reference).share_without_signal
     return (
-        f"at {findings.samples:,} samples per rollout: too noisy to choose a shape. |G|^2 is not "
-        f"significantly greater than zero in {n_envs * n_steps:,} samples from {n_envs} "
-        "environments; use more --batches, or an earlier point of training (--at)"
+        f"at {findings.samples:,} samples per rollout: undecided, too noisy to choose a shape. "
+        f"Against {NAMES[findings.reference]}, |G|^2 is not significantly greater than zero in "
+        f"{n_envs * n_steps:,} samples from {n_envs} environments (not positive in {without:.0%} "
+        "of bootstrap resamples); use more --batches, or an earlier point of training (--at)"
     )
+
+
+def _references(findings: Findings) -> list[str]:
+    """Say what the other reference has it, and so what the value function costs."""
+    returns = findings.returns
+    if returns is None:
+        return [
+            "held against GAE that looks on, which shares the value function: its errors are not "
+            "seen"
+        ]
+    lines = []
+    gae = findings.is_told("gae")
+    if gae:
+        best = findings.best(reference="gae")
+        lines.append(
+            f"against GAE, which shares the recipe's value function and cannot see its errors: "
+            f"{best.name} has the smallest error, {best.error.value:.3g} |G|^2"
+        )
+    if gae and findings.has_advice:
+        lines.append(_value_function(findings))
+    return [*lines, _wholeness(returns)]
+
+
+def _value_function(findings: Findings) -> str:
+    """Say what ending rollouts costs, and what the value function does."""
+    points = [_on_curve(findings, findings.own.name) or findings.best(), findings.curve[0]]
+    alike = {each.name: each for each in findings.curves["gae"]}
+    parts = [
+        f"{each.name} {max(alike[each.name].bias2.value, 0):.3g} and {each.bias2.value:.3g}"
+        for each in dict.fromkeys(points)
+    ]
+    endless = interval(endless_bias(findings.bias("monte-carlo")))
+    return (
+        "bias^2 / |G|^2 from ending rollouts (against GAE), and with the value function's errors "
+        f"(against Monte-Carlo returns): {', '.join(parts)}; the value function alone, rollouts "
+        f"without end: {endless}"
+    )
+
+
+def _wholeness(returns: Returns) -> str:
+    """Say how far the returns do without the value function."""
+    text = f"Monte-Carlo returns: {returns.complete:.0%} of samples see their episode terminate"
+    if returns.complete < 1:
+        text += (
+            "; the rest are bootstrapped where the episode is truncated, or after "
+            f"{returns.horizon:,} steps or more, which leaves {returns.value_weight:.2g} of the "
+            "weight to the value function on average"
+        )
+    if returns.value_weight > MUCH_WEIGHT:
+        text += ": its errors are seen in part only"
+    return text
 
 
 def _over_updates(findings: Findings) -> str:
@@ -106,7 +159,7 @@ def _change(old: Estimate, new: Estimate) -> str:
 
 
 def _correlation(batches: Batches) -> str:
-    """Say what correlation within trajectories does to the variance, and if that is significant."""
+    """Say what single samples and their correlation add to the variance, and if it is told."""
     name, raw = batches.shape.name, batches.raw
     if batches.shape.n_steps == 1:
         return f"{name}: one step per environment, so no correlation within trajectories"
@@ -118,9 +171,37 @@ def _correlation(batches: Batches) -> str:
     else:
         significance = ""
     return (
-        f"{name}: covariance within trajectories is {share:.0%} of the gradient's variance"
-        f"{significance} (design effect {_with_level(raw.design_effect)}); effective sample size "
+        f"{name}: per-sample noise is {1 - share:.0%} of the gradient's variance, per-trajectory "
+        f"noise (covariance within trajectories) {share:.0%}{significance} (design effect "
+        f"{_with_level(raw.design_effect)}); effective sample size "
         f"{raw.effective_samples.value:,.0f} for {batches.shape.samples:,} samples"
+    )
+
+
+def _credit(batches: Batches) -> str:
+    """Say what chance after a state and an action adds, where that can be told."""
+    name, credit = batches.shape.name, batches.credit
+    if not credit.is_identified:
+        return (
+            f"{name}: credit-assignment noise cannot be told: {credit.covered:.0%} of samples have "
+            "their state and action in another environment too"
+        )
+    share = credit.variance / batches.raw.individual.value
+    return (
+        f"{name}: credit-assignment noise is {share:.0%} of the per-sample noise, from the "
+        f"{credit.covered:.0%} of samples whose state and action another environment saw too"
+    )
+
+
+def _minibatches(batches: Batches) -> str:
+    """Say how far a minibatch's gradient goes the way of its rollout's."""
+    name, found = batches.shape.name, batches.minibatches
+    if found.by_chance >= 1:
+        return f"{name}: a minibatch is the whole rollout, so their gradients are the same"
+    return (
+        f"{name}: minibatches of {found.size:,} have a cosine of {found.cosine.value:.2f} to their "
+        f"rollout's gradient, 95% of them between {found.cosine.low:.2f} and "
+        f"{found.cosine.high:.2f}; pure noise would give {found.by_chance:.2f}"
     )
 
 
@@ -152,7 +233,7 @@ def _with_level(estimate: Estimate, digits: str = ".3g", unit: str = "") -> str:
 
 
 def _per_second(findings: Findings) -> list[str]:
-    best = findings.best_per_second
+    best = findings.best_per_second()
     if best is None:
         return []
     share = best.best_share_per_second
@@ -179,79 +260,6 @@ def _reservations(findings: Findings) -> list[str]:
             f"{sketch.error:.1%}"
         )
     return lines
-
-
-def tables(findings: Findings) -> list[str]:
-    """Return the numbers behind the answer, as lines of text."""
-    lines = [
-        "brackets: 95% confidence intervals; |G|^2: squared gradient norm; tr(Sigma): variance of "
-        "one sample's gradient"
-    ]
-    if findings.has_curve:
-        lines += ["", *_curve_table(findings.curve)]
-    for each in findings.batches:
-        lines += ["", *_decomposition_table(each), "", *_noise_table(each.noise, each.shape.name)]
-    for bias in findings.biases:
-        rows = [("T", f"bias / |G|, lambda {bias.gae_lambda:g}", "advantage error (relative RMS)")]
-        rows += [
-            (str(each.n_steps), interval(bias.norm(each)), f"{each.advantage_error:.3f}")
-            for each in bias.lengths
-        ]
-        lines += ["", *columns(rows)]
-    return lines
-
-
-def _curve_table(shapes: list[Point]) -> list[str]:
-    rows = [("shape", "bias^2 / |G|^2", "variance / |G|^2", "error", "best in", "env steps/s")]
-    rows += [
-        (
-            each.name,
-            f"{each.bias2.value:.3g}",
-            f"{each.variance.value:.3g}",
-            interval(each.error),
-            f"{each.best_share:.0%}",
-            "-" if each.steps_per_second is None else f"{each.steps_per_second:,.0f}",
-        )
-        for each in shapes
-    ]
-    note = "error: bias^2 + variance; best in: share of bootstrap resamples with the smallest error"
-    return [*columns(rows), note]
-
-
-def _decomposition_table(batches: Batches) -> list[str]:
-    rows = [
-        (
-            f"variance of {batches.shape.name}",
-            "total",
-            "individual",
-            "covariance",
-            "intraclass correlation",
-            "design effect",
-        )
-    ]
-    pairs = [("raw advantages", batches.raw), ("normalised advantages", batches.normalized)]
-    rows += [
-        (
-            name,
-            interval(each.total),
-            interval(each.individual),
-            interval(each.covariance),
-            interval(each.icc),
-            interval(each.design_effect),
-        )
-        for name, each in pairs
-        if each is not None
-    ]
-    return columns(rows)
-
-
-def _noise_table(noises: list[NoiseScale], shape: str) -> list[str]:
-    rows = [(f"noise of {shape}", "noise scale", "|G|^2", "tr(Sigma)")]
-    rows += [
-        (each.estimator, interval(each.noise_scale), interval(each.signal), interval(each.trace))
-        for each in noises
-    ]
-    return columns(rows)
 
 
 def _on_curve(findings: Findings, name: str) -> Point | None:

@@ -14,7 +14,15 @@ from isobatch.algos.pqn import epsilon
 from isobatch.envs import MakeEnv
 from isobatch.envs.seeds import evaluation_seeds
 from isobatch.errors import UserError
-from isobatch.experience import BY_STEP, Collector, EpisodeTracker, Rollout, concatenate
+from isobatch.experience import BY_STEP, Collector, Rollout, concatenate
+from isobatch.experience.stagger import (
+    BURN_IN,
+    BURN_IN_IMAGES,
+    PIECE,
+    SPREAD,
+    SPREAD_IMAGES,
+    burn_in,
+)
 from isobatch.machine import give_back_memory
 from isobatch.models import QNetwork
 from isobatch.normalize import RewardNormalizer
@@ -23,13 +31,6 @@ from isobatch.update import chunk_rows
 
 SEED = 1500
 """The evaluation whose environments the laboratory begins with; few run as many."""
-PIECE = 64
-"""Steps at a time while nothing is kept."""
-BURN_IN, BURN_IN_IMAGES = 1024, 256
-"""Most steps before anything is kept; environments whose episodes are longer stay near their
-beginning, which is then said."""
-SPREAD = 512
-SPREAD_IMAGES = 128
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def collect(
             progress(steps)
             return collector.collect(policy.model, policy.normalizer, generator, steps)
 
-        burn_in, length = _burn_in(act, n_envs, BURN_IN_IMAGES if image else BURN_IN)
+        steps, length = burn_in(act, n_envs, BURN_IN_IMAGES if image else BURN_IN)
         most = SPREAD_IMAGES if image else SPREAD
         spread = max(1, min(most, round(length or most)))
         begin = torch.randint(spread, (n_envs,), generator=generator)
@@ -105,7 +106,7 @@ def collect(
     finally:
         env.close()
     give_back_memory()
-    return Experience(replace(rollout, rewards=_rewards(policy, rollout)), burn_in, length)
+    return Experience(replace(rollout, rewards=_rewards(policy, rollout)), steps, length)
 
 
 def _explore(policy: Policy) -> None:
@@ -114,17 +115,6 @@ def _explore(policy: Policy) -> None:
         recipe = policy.recipe
         spent = policy.env_steps / recipe.total_timesteps
         policy.model.epsilon = epsilon(recipe.exploration, spent)
-
-
-def _burn_in(act: Callable[[int], Rollout], n_envs: int, most: int) -> tuple[int, float | None]:
-    """Step until each environment has ended an episode; return the steps and episodes' length."""
-    episodes, ended, steps = EpisodeTracker(n_envs), torch.zeros(n_envs, dtype=torch.bool), 0
-    while steps < most and not bool(ended.all()):
-        rollout = act(PIECE)
-        episodes.update(rollout)
-        ended |= rollout.over.any(0)
-        steps += PIECE
-    return steps, episodes.mean_length
 
 
 def _staggered(act: Callable[[int], Rollout], begin: Tensor, n_steps: int, n_seen: int) -> Rollout:

@@ -1,28 +1,24 @@
 """The iso-batch curve: bias and variance of the gradient for every N x T of the same size.
 
 Long trajectories are cut into windows of T steps, each bootstrapped at its own end, as a rollout of
-that length would be. With A_T the advantages then and A those that look on, m a window's mean of
-A_T grad log pi, G(T) = E m, and G the mean of A grad log pi:
+that length would be. With A_T the advantages then and A those of a reference (`reference`), m a
+window's mean of A_T grad log pi, G(T) = E m, and G the mean of A grad log pi:
 
-b(T) = G(T) - G                  what bootstrapping at the end of T steps does
+b(T) = G(T) - G                  what the rollout's length does, and where the reference is whole
+                                 returns, what the value function's errors do too
 v(T) = E |m|^2 - |G(T)|^2        one rollout's variance; N of them have v(T) / N
 
-Short rollouts mostly shrink the gradient, which a step size corrects. So each shape's gradient is
-rescaled until its component along G is right, s = |G|^2 / <G(T), G>:
-
-bias^2(T) = |s G(T) - G|^2,  variance(N, T) = s^2 v(T) / N,  in units of |G|^2
-
-Their sum is 1 / cos^2 - 1 for the cosine between a batch's gradient and G, so that the shape with
-the least of it makes the most of a step of any length. All of these are free of their own noise:
-squared norms and inner products are between different environments only.
+Shapes are compared by `noise.errors`. Everything in it is free of its own noise: |m|^2 - V of C
+equal clusters is the mean inner product of two different environments' gradients, and environments
+are independent, so that its expectation is |G|^2 however noisy each is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -30,9 +26,14 @@ from torch import Tensor
 from isobatch.batch import Shape
 from isobatch.estimate import Estimate
 from isobatch.noise.clusters import LEVEL, Clusters, Sums, estimate, scattered
+from isobatch.noise.errors import GradientError, gradient_error
 from isobatch.noise.estimators import squared_gradient
 from isobatch.probe.collection import Experience
 from isobatch.probe.gradients import Directions
+from isobatch.probe.reference import Kind
+
+TOLD = 0.95
+"""A gradient is told from noise where |G|^2 is positive in this share of resamples."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +42,25 @@ class Length:
 
     n_steps: int
     difference: Clusters
-    """Of each environment, what bootstrapping at the windows' ends changes in its gradient."""
-    windows: Clusters
-    """Of each environment, its mean gradient and its windows' mean squared norm."""
+    """Of each environment, its gradient less the reference."""
     advantage_error: float
     """Root mean square of A_T - A, relative to A's."""
+    windows: Clusters
+    """Of each environment, its mean gradient and its windows' mean squared norm."""
 
 
 @dataclass(frozen=True)
 class Bias:
-    """The bias of short rollouts against their length."""
+    """The bias of rollouts against their length."""
 
+    kind: Kind
     gae_lambda: float
+    """Of the rollouts."""
     lengths: list[Length]
     reference: Clusters
-    """Of each environment, the gradient with advantages that look on."""
+    """Of each environment, the reference gradient."""
+    endless: Length
+    """Rollouts that look on as far as the trajectories go: what no length makes up for."""
 
     @property
     def signal(self) -> float:
@@ -69,8 +74,18 @@ class Bias:
         """Share of bootstrap resamples of the environments in which |G|^2 is not positive."""
         return float((scattered(self.reference, squared_gradient)[1:] <= 0).double().mean())
 
+    @cached_property
+    def is_told(self) -> bool:
+        """True where the reference gradient is told from its noise."""
+        return self.share_without_signal <= 1 - TOLD
+
     def norm(self, length: Length) -> Estimate:
-        """Return |b(T)| / |G|; 0 where the estimate of |b(T)|^2 is not positive."""
+        """Return |b(T)| / |G|; 0 where the estimate of |b(T)|^2 is not positive.
+
+        Not a number where |G| is not told from zero: there is nothing to be relative to.
+        """
+        if not self.is_told:
+            return Estimate(math.nan)
         squared = estimate(length.difference, squared_gradient) * (1 / self.signal)
         return Estimate(*(max(each, 0.0) ** 0.5 for each in squared))
 
@@ -112,15 +127,58 @@ def bias(
     gamma: float,
     gae_lambda: float,
 ) -> Bias:
-    """Measure rollouts of several lengths, all from the same trajectories."""
+    """Measure rollouts of several lengths against GAE that looks on, from the same trajectories.
+
+    That shares the value function, and with it the value function's errors: what is left is the
+    cost of ending a rollout.
+    """
     rows = len(directions.squares)
     valid = experience.rollout.valid[:rows]
     reference = experience.full_advantages(rows, gamma, gae_lambda)
-    measured = [
-        _length(experience, directions, reference, n_steps, gamma, gae_lambda)
-        for n_steps in lengths
+
+    def measured(advantages: Tensor, n_steps: int) -> Length:
+        known = valid[: len(advantages)]
+        return Length(
+            n_steps,
+            *_off(advantages, reference, directions, known),
+            windows=_windows(advantages, directions, known, n_steps),
+        )
+
+    found = [
+        measured(experience.advantages(n, rows // n * n, gamma, gae_lambda), n) for n in lengths
     ]
-    return Bias(gae_lambda, measured, _clusters(reference, directions, valid))
+    clusters = _clusters(reference, directions, valid)
+    return Bias("gae", gae_lambda, found, clusters, endless=measured(reference, rows))
+
+
+def against_returns(
+    measured: Bias,
+    returns: Tensor,
+    experience: Experience,
+    directions: Directions,
+    gamma: float,
+) -> Bias:
+    """Hold the same rollouts against whole returns [rows, M], less their baseline.
+
+    These have no error of the value function, so that the bias is all there is.
+    """
+    rows = len(returns)
+    valid = experience.rollout.valid[:rows]
+
+    def held(length: Length, advantages: Tensor) -> Length:
+        difference, error = _off(advantages, returns, directions, valid[: len(advantages)])
+        return replace(length, difference=difference, advantage_error=error)
+
+    found = [
+        held(length, experience.advantages(length.n_steps, cut, gamma, measured.gae_lambda))
+        for length in measured.lengths
+        if (cut := rows // length.n_steps * length.n_steps)
+    ]
+    endless = experience.full_advantages(rows, gamma, measured.gae_lambda)
+    clusters = _clusters(returns, directions, valid)
+    return Bias(
+        "monte-carlo", measured.gae_lambda, found, clusters, held(measured.endless, endless)
+    )
 
 
 def curve(
@@ -134,8 +192,8 @@ def curve(
     sizes = [samples // each.n_steps for each in lengths]
     if not lengths:
         return []
-    errors = [_errors(measured, length, n) for length, n in zip(lengths, sizes, strict=True)]
-    resampled = torch.stack([each.total for each in errors], 1)[1:]
+    found = [errors(measured, length, n) for length, n in zip(lengths, sizes, strict=True)]
+    resampled = torch.stack([each.total for each in found], 1)[1:]
     times = [
         seconds(n_envs, length.n_steps) if seconds else None
         for n_envs, length in zip(sizes, lengths, strict=True)
@@ -144,9 +202,9 @@ def curve(
     return [
         Point(
             Shape(sizes[k], length.n_steps),
-            bias2=_quantiles(errors[k].bias2),
-            variance=_quantiles(errors[k].variance),
-            error=_quantiles(errors[k].total),
+            bias2=_quantiles(found[k].bias2),
+            variance=_quantiles(found[k].variance),
+            error=_quantiles(found[k].total),
             best_share=shares[k],
             steps_per_second=None if (spent := times[k]) is None else samples / spent,
             best_share_per_second=shares_per_second[k],
@@ -155,25 +213,14 @@ def curve(
     ]
 
 
-def _length(
-    experience: Experience,
-    directions: Directions,
-    reference: Tensor,
-    n_steps: int,
-    gamma: float,
-    gae_lambda: float,
-) -> Length:
-    rows = len(reference) // n_steps * n_steps
-    valid = experience.rollout.valid[:rows]
-    advantages = experience.advantages(n_steps, rows, gamma, gae_lambda)
-    difference = advantages - reference[:rows]
-    error = difference[valid].square().mean() / reference[:rows][valid].square().mean()
-    return Length(
-        n_steps,
-        difference=_clusters(difference, directions, valid),
-        windows=_windows(advantages, directions, valid, n_steps),
-        advantage_error=float(error.sqrt()),
-    )
+def _off(
+    advantages: Tensor, reference: Tensor, directions: Directions, valid: Tensor
+) -> tuple[Clusters, float]:
+    """Return how far gradients are off the reference, and the advantages' own relative error."""
+    reference = reference[: len(advantages)]
+    difference = advantages - reference
+    error = difference[valid].square().mean() / reference[valid].square().mean()
+    return _clusters(difference, directions, valid), float(error.sqrt())
 
 
 def _clusters(scales: Tensor, directions: Directions, valid: Tensor) -> Clusters:
@@ -210,35 +257,21 @@ def _window_variance(sums: Sums) -> Tensor:
     return sums.squares / sums.n_clusters - squared_gradient(sums)
 
 
-class _Errors(NamedTuple):
-    """The squared errors of a shape [1 + R]: as estimated, then over resamples of environments."""
-
-    bias2: Tensor
-    variance: Tensor
-
-    @property
-    def total(self) -> Tensor:
-        return self.bias2 + self.variance
-
-
-def _errors(measured: Bias, length: Length, n_envs: int) -> _Errors:
-    """Return the errors of N rollouts of a length, rescaled to be right along the gradient.
+def errors(measured: Bias, length: Length, n_envs: int) -> GradientError:
+    """Return the errors of N rollouts of a length [1 + R]: as estimated, then over resamples.
 
     <G(T), G> comes from the three squared norms, |G(T)|^2 + |G|^2 - |b(T)|^2 being twice it.
-    Infinite where |G|^2 or <G(T), G> of a resample is not positive.
     """
     own = scattered(length.windows, squared_gradient)
     reference = scattered(measured.reference, squared_gradient)
     along = (own + reference - scattered(length.difference, squared_gradient)) / 2
-    spread = scattered(length.windows, _window_variance).clamp(min=0)
-    factor = reference / along.square()
-    undefined = (reference <= 0) | (along <= 0)
-    # Cauchy and Schwarz hold for the truth, not for every estimate of it.
-    bias2 = (own * factor - 1).clamp(min=0)
-    return _Errors(
-        torch.where(undefined, math.inf, bias2),
-        torch.where(undefined, math.inf, spread * factor / n_envs),
-    )
+    spread = scattered(length.windows, _window_variance)
+    return gradient_error(own, along, reference, spread / n_envs)
+
+
+def endless_bias(measured: Bias) -> Estimate:
+    """Return the squared bias of rollouts without end, over |G|^2."""
+    return _quantiles(errors(measured, measured.endless, 1).bias2)
 
 
 def _quantiles(scattered: Tensor) -> Estimate:

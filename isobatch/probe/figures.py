@@ -39,6 +39,7 @@ MARKS = {
     "fastest": ("best per second", "diamond-open", 22, COLOURS[3]),
     "own": ("the recipe's shape", "circle-open", 30, GREY),
 }
+REFERENCES = {"monte-carlo": "Monte-Carlo returns", "gae": "GAE"}
 WITHIN_OR_ACROSS = {"within": "same environment", "across": "different environments"}
 DEEPEST = 1e3
 """How far below the smallest error the curve is drawn: deeper parts decide nothing."""
@@ -53,7 +54,7 @@ def curve(entry: Entry) -> Figure:
         name: _band([shape[kind] for shape in entry["shapes"]]) for kind, name in CURVE.items()
     }
     floor = _floor(series)
-    title = f"Gradient error at {entry['samples']:,} samples per rollout"
+    title = f"Against {REFERENCES[entry['reference']]}"
     layout = base_layout(title, "environments x steps", "relative to |G|²", 6)
     layout["xaxis"] |= ticks([label(name) for name in names])
     layout["yaxis"] |= LOG | {"range": [math.log10(floor), None]}
@@ -65,7 +66,8 @@ def curve(entry: Entry) -> Figure:
         for kind, look in MARKS.items()
         if entry[kind] in names
     ]
-    lines = _lines({name: _clipped(band, floor) for name, band in series.items()})
+    highest = max(_finite(series), default=1.0)
+    lines = _lines({name: _clipped(band, floor, highest) for name, band in series.items()})
     lines[-1]["line"]["width"] = 4
     return {"data": [*lines, *marks], "layout": layout}
 
@@ -90,7 +92,9 @@ def decomposition(kind: str, entries: list[Entry]) -> Figure:
     lowest = float(np.nanmin([np.zeros(len(samples)), *(bar["y"] for bar in bars)]))
     layout["yaxis"] |= {"zerolinewidth": 2, "range": [1.2 * lowest, TALLEST * tallest]}
     layout["barmode"] = "relative"
-    return {"data": [*bars, _total(Band(*(samples * each for each in total)))], "layout": layout}
+    beyond = 2 * TALLEST * tallest
+    bounded = Band(*(np.minimum(samples * each, beyond) for each in total))
+    return {"data": [*bars, _total(bounded)], "layout": layout}
 
 
 def noise(entries: list[Entry], samples: int) -> Figure:
@@ -177,7 +181,9 @@ def advantage_error(entries: list[Entry]) -> Figure:
 def _by_length(entries: list[Entry], kind: str, title: str, unit: str) -> Figure:
     every = sorted({steps for entry in entries for steps in entry["n_steps"]})
     series = {
-        f"λ = {entry['gae_lambda']}": _placed(entry["n_steps"], every, entry[kind])
+        f"{REFERENCES[entry['reference']]}, λ = {entry['gae_lambda']}": _placed(
+            entry["n_steps"], every, entry[kind]
+        )
         for entry in entries
     }
     layout = base_layout(title, "rollout length T (steps)", unit, len(series))
@@ -194,13 +200,15 @@ def _estimate(measured: Measured) -> Estimate:
 
 
 def _band(measured: Sequence[Measured]) -> Band:
-    """Return values and their bounds; one without, among others with, is its own bounds."""
+    """Return values and their bounds; one without, among others with, is its own bounds.
+
+    One with a lower bound only is not bounded above.
+    """
     middle, low, high = np.array([_estimate(each) for each in measured], dtype=float).T
     if np.isnan(low).all():
         return Band(middle, low, high)
-    return Band(
-        middle, np.where(np.isnan(low), middle, low), np.where(np.isnan(high), middle, high)
-    )
+    high = np.where(np.isnan(high), np.where(np.isnan(low), middle, math.inf), high)
+    return Band(middle, np.where(np.isnan(low), middle, low), high)
 
 
 def _placed(at: list[int], every: list[int], measured: Sequence[Measured]) -> Band:
@@ -209,10 +217,21 @@ def _placed(at: list[int], every: list[int], measured: Sequence[Measured]) -> Ba
     return _band([known.get(place) for place in every])
 
 
-def _clipped(band: Band, floor: float) -> Band:
-    """Return what a logarithmic axis can draw of a band."""
+def _clipped(band: Band, floor: float, highest: float) -> Band:
+    """Return what a logarithmic axis can draw of a band; one without bound ends at the top."""
     middle = np.where(band.middle > 0, band.middle, math.nan)
-    return Band(middle, np.maximum(band.low, floor), np.maximum(band.high, floor))
+    return Band(middle, np.maximum(band.low, floor), np.clip(band.high, floor, highest))
+
+
+def _finite(series: dict[str, Band]) -> list[float]:
+    """Return every bound and value there is."""
+    return [
+        float(each)
+        for band in series.values()
+        for part in band
+        for each in part
+        if math.isfinite(each)
+    ]
 
 
 def _floor(series: dict[str, Band]) -> float:

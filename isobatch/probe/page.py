@@ -7,14 +7,22 @@ from typing import Any
 import numpy as np
 
 from isobatch.batch import Shape
+from isobatch.errors import UserError
 from isobatch.pages.figures import Figure
 from isobatch.pages.page import fill
 from isobatch.probe import figures
+from isobatch.probe.figures import REFERENCES
+from isobatch.probe.record import FORMAT
 from isobatch.run.store import safe_name
 
 
 def render(data: dict[str, Any]) -> str:
     """Return the page of a probe, given what `probe.json` holds."""
+    if data["format"] != FORMAT:
+        raise UserError(
+            f"a probe recorded in format {data['format']}, of which this version reads {FORMAT}: "
+            "probe again"
+        )
     source = data["source"]
     points = [_point(number, point) for number, point in enumerate(data["points"], start=1)]
     samples = Shape.parse(source["shape"]).samples
@@ -24,20 +32,21 @@ def render(data: dict[str, Any]) -> str:
         for name, figure in _figures(point, samples).items()
     }
     page = {"name": safe_name(f"{source['run'] or source['env']}-probe"), "figures": drawn}
-    return fill("isobatch.probe", page, source=source, samples=samples, points=points)
+    return fill(
+        "isobatch.probe",
+        page,
+        source=source,
+        samples=samples,
+        points=points,
+        references=REFERENCES,
+    )
 
 
 def _point(number: int, point: dict[str, Any]) -> dict[str, Any]:
     """Return a point with what its part of the page also says."""
-    curve = point["curve"]
-    if curve:
-        shapes = [
-            shape | {"name": Shape(shape["n_envs"], shape["n_steps"]).name}
-            for shape in curve["shapes"]
-        ]
-        curve = curve | {"shapes": shapes}
     return point | {
-        "curve": curve,
+        "curves": [_named(curve) for curve in point["curves"] if curve["told"]],
+        "is_decided": bool(point["curves"]) and point["curves"][0]["told"],
         "id": f"point-{number}",
         "place": _place(point),
         "kinds": _kinds(point),
@@ -45,6 +54,14 @@ def _point(number: int, point: dict[str, Any]) -> dict[str, Any]:
         # Rollouts of one step have nothing to correlate.
         "lags": [entry for entry in point["lags"] if entry["lag"]],
     }
+
+
+def _named(curve: dict[str, Any]) -> dict[str, Any]:
+    """Return a curve whose shapes have names."""
+    shapes = [
+        shape | {"name": Shape(shape["n_envs"], shape["n_steps"]).name} for shape in curve["shapes"]
+    ]
+    return curve | {"shapes": shapes, "against": REFERENCES[curve["reference"]]}
 
 
 def _place(point: dict[str, Any]) -> str:
@@ -58,8 +75,8 @@ def _place(point: dict[str, Any]) -> str:
 def _figures(point: dict[str, Any], samples: int) -> dict[str, Figure]:
     """Draw what a point has."""
     drawn = {}
-    if point["curve"]:
-        drawn["curve"] = figures.curve(point["curve"])
+    for curve in point["curves"]:
+        drawn[f"curve-{curve['reference']}"] = figures.curve(curve)
     for kind, entries in point["kinds"].items():
         drawn[kind] = figures.decomposition(kind, entries)
     if point["noise"]:

@@ -8,7 +8,13 @@ from torch import Tensor
 
 from isobatch.probe import curve
 from isobatch.probe.answer import answer
-from isobatch.probe.laboratory import Batches, Findings, gae_lambda
+from isobatch.probe.batches import Batches
+from isobatch.probe.laboratory import Findings
+from isobatch.probe.plan import gae_lambda
+from isobatch.probe.reference import Kind
+
+FORMAT = 2
+"""Of probe.json: 1 had one reference, GAE that looks on."""
 
 
 def record(found: list[Findings], run: str | None) -> dict[str, Any]:
@@ -16,7 +22,7 @@ def record(found: list[Findings], run: str | None) -> dict[str, Any]:
     first = found[0]
     recipe = first.policy.recipe
     return {
-        "format": 1,
+        "format": FORMAT,
         "source": {
             "run": run,
             "env": recipe.env,
@@ -72,8 +78,26 @@ def _point(findings: Findings) -> dict[str, Any]:
             }
             for each in findings.batches
         ],
-        "bias": [_bias(each) for each in findings.biases],
-        "curve": _curve(findings),
+        "credit": [
+            {
+                "shape": each.shape.name,
+                "variance": each.credit.variance if each.credit.is_identified else None,
+                "covered": each.credit.covered,
+            }
+            for each in findings.batches
+        ],
+        "minibatches": [
+            {
+                "shape": each.shape.name,
+                "size": each.minibatches.size,
+                "cosine": each.minibatches.cosine.json,
+                "by_chance": each.minibatches.by_chance,
+            }
+            for each in findings.batches
+        ],
+        "bias": [_bias(each) for each in _biases(findings)],
+        "returns": _returns(findings),
+        "curves": [_curve(findings, reference) for reference in findings.curves],
     }
 
 
@@ -115,23 +139,46 @@ def _rounded(values: Tensor) -> list[float]:
     return [float(f"{each:.4g}") for each in values.tolist()]
 
 
+def _biases(findings: Findings) -> list[curve.Bias]:
+    held = findings.against_returns
+    return [*([held] if held else []), *findings.biases]
+
+
 def _bias(bias: curve.Bias) -> dict[str, Any]:
     return {
+        "reference": bias.kind,
         "gae_lambda": bias.gae_lambda,
         "n_steps": [each.n_steps for each in bias.lengths],
         "bias": [bias.norm(each).json for each in bias.lengths],
         "advantage_error": [each.advantage_error for each in bias.lengths],
+        "endless": bias.norm(bias.endless).json,
     }
 
 
-def _curve(findings: Findings) -> dict[str, Any] | None:
-    if not findings.has_curve:
+def _returns(findings: Findings) -> dict[str, Any] | None:
+    """Return how far the Monte-Carlo reference does without the value function."""
+    returns = findings.returns
+    if returns is None:
         return None
-    per_second = findings.best_per_second
     return {
+        "complete": returns.complete,
+        "value_weight": returns.value_weight,
+        "horizon": returns.horizon,
+    }
+
+
+def _curve(findings: Findings, reference: Kind) -> dict[str, Any]:
+    told = findings.is_told(reference)
+    per_second = findings.best_per_second(reference) if told else None
+    bias = findings.bias(reference)
+    return {
+        "reference": reference,
+        "told": told,
+        "without_signal": bias.share_without_signal,
+        "endless_bias2": curve.endless_bias(bias).json,
         "samples": findings.samples,
-        "best": findings.best().name,
-        "best_over_ten": findings.best(10).name,
+        "best": findings.best(1, reference).name if told else None,
+        "best_over_ten": findings.best(10, reference).name if told else None,
         "fastest": per_second.name if per_second else None,
         "own": findings.own.name,
         "shapes": [
@@ -145,6 +192,6 @@ def _curve(findings: Findings) -> dict[str, Any] | None:
                 "wins": each.best_share,
                 "wins_per_second": each.best_share_per_second,
             }
-            for each in findings.curve
+            for each in findings.curves[reference]
         ],
     }

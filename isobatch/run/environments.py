@@ -48,10 +48,12 @@ class Environments:
         self._collector: Collector | None = None
 
     def move(self, state: TrainState) -> dict[str, Any]:
-        """Follow the schedule, or what was measured; say what moved, if anything did."""
+        """Follow the schedule, or what was measured; say what moved, or why nothing could."""
         before = state.recipe
         after, said = self._wanted(state)
-        if after.batch == before.batch or after.batch.n_envs > state.steps_left:
+        if after.batch == before.batch:
+            return said
+        if after.batch.n_envs > state.steps_left:
             return {}
         if after.batch.n_envs != before.batch.n_envs:
             self.env.close()
@@ -94,6 +96,8 @@ class Environments:
         """Return the recipe at the batch to go on with, and what is to be said of it."""
         if not self.asked.reshape.is_adaptive:
             return scaling.at(self.asked, state.counters.env_steps), {}
+        if state.counters.iterations % self.asked.probe_interval:
+            return state.recipe, {}  # Nothing was measured since it was last asked.
         decision = adaptive.decide(self.asked, state.recipe.batch, state.probe)
         if decision is None:
             return state.recipe, {}

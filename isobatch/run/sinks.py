@@ -199,6 +199,8 @@ def readings(row: dict[str, Any]) -> str:
     if row.get("reshaped"):
         why = f" ({row['decision']})" if row.get("decision") else ""
         parts.append(f"reshaped: {row['reshaped']}{why}")
+    elif row.get("decision"):
+        parts.append(row["decision"])
     return "  ".join(parts)
 
 

@@ -5,12 +5,16 @@ checkpoint holds the last two. Each moves one size by a factor of two, its hyper
 rules from the recipe's own batch, and waits for `PROBES_PER_MOVE` probes since the batch last
 moved. By then the averages that a move made worthless, those of another N x T, have begun anew; the
 noise of single rows depends on neither and is averaged on.
+
+Errors are those of `isobatch.noise.errors`, by which the laboratory compares shapes too. Their
+reference is rollouts without end at the recipe's own lambda and value function: what that function
+gets wrong, a run in training does not see.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -36,19 +40,43 @@ GAIN = 0.1
 """N and T move when that takes this part off the predicted error."""
 
 
+class Error(Protocol):
+    """The error of a shape's gradient: `isobatch.noise.errors.GradientError`."""
+
+    @property
+    def total(self) -> float:
+        """bias^2 + variance, over |G|^2."""
+        ...
+
+
 class Measurements(Protocol):
-    """What probes in training have measured, averaged: `isobatch.noise.online.Averages`."""
+    """What probes in training have measured, averaged: `isobatch.noise.averages.Averages`."""
 
     probes: int
     """Taken since the batch last moved."""
+
+    @property
+    def has_signal(self) -> bool:
+        """True where the squared gradient is told from zero."""
+        ...
+
+    @property
+    def signal_error(self) -> float:
+        """Standard error of its average."""
+        ...
 
     @property
     def noise_scale(self) -> float | None:
         """In rows; None while it cannot be told."""
         ...
 
+    @property
+    def errors(self) -> Mapping[float, Error] | None:
+        """Of rollouts of as many rows, T times 1/2, 1 and 2; None where unknown."""
+        ...
+
     def mean(self, name: str) -> float | None:
-        """Return an average: variance, half_variance or bias; None where it is not known."""
+        """Return an average, None where it is not known."""
         ...
 
 
@@ -60,21 +88,30 @@ class Decision(NamedTuple):
 
 
 def decide(recipe: Recipe, batch: Batch, measured: Measurements) -> Decision | None:
-    """Return the batch to go on with after `batch`, None where that one is to stay.
+    """Return the batch to go on with after `batch`, None where nothing is to be said.
 
-    `recipe` is as it was asked for, whose own batch bounds the others.
+    `recipe` is as it was asked for, whose own batch bounds the others. Without a gradient that is
+    told from its noise there is neither a noise scale nor an error to compare: the batch stays.
     """
     if measured.probes < PROBES_PER_MOVE:
         return None
+    if not measured.has_signal:
+        return Decision(batch, _undecided(measured))
     return _minibatches(recipe, batch, measured) or _shape(recipe, batch, measured)
+
+
+def _undecided(measured: Measurements) -> str:
+    return (
+        f"undecided: the squared gradient, {measured.mean('signal') or 0.0:.3g} +- "
+        f"{measured.signal_error:.2g}, is not told from zero; the batch stays"
+    )
 
 
 def _minibatches(recipe: Recipe, batch: Batch, measured: Measurements) -> Decision | None:
     """Bring the minibatch towards `FRACTION` of the noise scale."""
-    if "n_minibatches" in recipe.algorithm.fixes:
+    noise_scale = measured.noise_scale
+    if "n_minibatches" in recipe.algorithm.fixes or noise_scale is None:
         return None
-    # Where several probes find no signal in the noise, its scale is beyond what they can tell.
-    noise_scale = measured.noise_scale or math.inf
     wanted, size = FRACTION * noise_scale, batch.minibatch_size
     if size / TOO_FAR < wanted < size * TOO_FAR:
         return None
@@ -88,66 +125,26 @@ def _minibatches(recipe: Recipe, batch: Batch, measured: Measurements) -> Decisi
         return None
     return Decision(
         moved,
-        f"noise scale {'beyond measure' if math.isinf(noise_scale) else f'{noise_scale:,.0f}'} "
-        f"against minibatches of {size:,}: {moved.n_minibatches:,} instead of "
-        f"{batch.n_minibatches:,}",
+        f"noise scale {noise_scale:,.0f} against minibatches of {size:,}: "
+        f"{moved.n_minibatches:,} instead of {batch.n_minibatches:,}",
     )
 
 
 def _shape(recipe: Recipe, batch: Batch, measured: Measurements) -> Decision | None:
     """Trade environments for steps, or back, where that lessens the gradient's error."""
-    errors = predicted(measured)
+    errors = measured.errors
     if errors is None:
         return None
     now = errors[1.0]
     able = {_longer(batch, factor): errors[factor] for factor in _factors(recipe, batch)}
     best = min(able, key=lambda moved: able[moved].total, default=None)
-    if best is None or able[best].total > (1 - GAIN) * now.total:
+    if best is None or not able[best].total <= (1 - GAIN) * now.total < math.inf:
         return None
     return Decision(
         best,
         f"gradient error {able[best]} predicted for {best.n_envs} x {best.n_steps} against {now} "
         f"of {batch.n_envs} x {batch.n_steps}",
     )
-
-
-class Error(NamedTuple):
-    """The mean squared error of a rollout's gradient."""
-
-    bias: float
-    """Squared."""
-    variance: float
-
-    @property
-    def total(self) -> float:
-        """Bias^2 + variance."""
-        return self.bias + self.variance
-
-    def __str__(self) -> str:
-        return f"{self.total:.3g} (bias {self.bias:.3g}, variance {self.variance:.3g})"
-
-
-def predicted(measured: Measurements) -> dict[float, Error] | None:
-    """Return the error of rollouts of as many rows, T times 1/2, 1 and 2; None where unknown.
-
-    GAE's bias from ending a rollout falls as c / T once T exceeds its horizon. So d, the step from
-    T / 2 to T, is the bias of T itself, twice that of 2 T and half that of T / 2:
-
-    (2 N, T / 2)   4 |d|^2   + V_half / 2        twice as many of the environments measured
-    (N, T)         |d|^2     + V
-    (N / 2, 2 T)   |d|^2 / 4 + V + max(0, V - V_half / 2)
-
-    The last is a guess: what correlation in time adds from T / 2 to T, it adds again.
-    """
-    variance, half, bias = (measured.mean(name) for name in ("variance", "half_variance", "bias"))
-    if variance is None or half is None or bias is None:
-        return None
-    bias = max(0.0, bias)  # Without its noise, the measured one may be below.
-    return {
-        0.5: Error(4 * bias, half / 2),
-        1.0: Error(bias, variance),
-        2.0: Error(bias / 4, variance + max(0.0, variance - half / 2)),
-    }
 
 
 def _factors(recipe: Recipe, batch: Batch) -> Iterator[float]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from known_gradients import correlated
 
-from isobatch.probe.agreement import MOST_POINTS, agreement, lagged
+from isobatch.probe.agreement import MOST_POINTS, agreement, lagged, minibatches
 
 
 def parts(gradients: torch.Tensor):
@@ -73,3 +73,25 @@ def test_rows_left_out_correlate_with_nothing():
     damaged[:, 5] = 1e3
     found = lagged(scales, damaged, damaged.square().sum(-1), valid)
     assert found.within[0] == pytest.approx(0.8, abs=0.05)
+
+
+def test_minibatches_of_pure_noise_are_no_nearer_their_rollout_than_a_part_of_it_is():
+    g = torch.randn(4, 8, 16, 400, generator=torch.Generator().manual_seed(5))
+    scales, vectors, _, valid = parts(g)
+    found = minibatches(scales, vectors, valid, 32)
+    assert found.size == 32
+    assert found.by_chance == 0.5
+    assert found.cosine.value == pytest.approx(0.5, abs=0.02)
+    assert 0.35 < found.cosine.low < found.cosine.value < found.cosine.high < 0.65
+
+
+def test_minibatches_of_a_gradient_without_noise_go_its_way():
+    g = torch.ones(2, 4, 8, 5)
+    scales, vectors, _, valid = parts(g)
+    valid[:, :, 6:] = False
+    vectors[:, :, 6:] = -100.0
+    found = minibatches(scales, vectors, valid, 8)
+    assert found.size == 8
+    assert found.cosine.low == pytest.approx(1, abs=1e-5)
+    whole = minibatches(scales, vectors, valid, 500)
+    assert (whole.size, whole.by_chance) == (24, 1)

@@ -6,12 +6,14 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 import isobatch
 from isobatch.batch import Shape
 from isobatch.cli import main
 from isobatch.estimate import Estimate
-from isobatch.probe.laboratory import Question, investigate
+from isobatch.noise.clusters import Clusters
+from isobatch.probe import Question, investigate
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +40,14 @@ def test_it_answers_tabulates_and_writes(run, capsys):
     printed = capsys.readouterr().out
     first, second = printed.splitlines()[1:3]
     shape = re.match(r"at 128 samples per rollout: (\d+x\d+)\b.* has the smallest gradient", first)
+    assert "against Monte-Carlo returns" in first
     assert shape is not None
     assert re.match(rf"{shape[1]} has the smallest error in \d+% of bootstrap resamples", second)
     for word in (
         "longer rollouts", "design effect", "effective sample size", "noise scale", "env steps/s",
-        "95% CI", "advantage error",
+        "95% CI", "advantage error", "per-sample noise is", "per-trajectory noise",
+        "credit-assignment noise cannot be told: 0% of samples", "against GAE, which shares",
+        "rollouts without end", "have a cosine of", "see their episode terminate",
     ):  # fmt: skip
         assert word in printed
     data = json.loads((run / "probe.json").read_text())
@@ -55,9 +60,17 @@ def test_it_answers_tabulates_and_writes(run, capsys):
     assert {row["estimator"] for row in point["noise"]} == {
         "per-sample", "two-batch", "per-environment",
     }  # fmt: skip
-    names = [f"{each['n_envs']}x{each['n_steps']}" for each in point["curve"]["shapes"]]
-    assert names == ["128x1", "64x2", "32x4", "16x8", "8x16", "4x32", "2x64", "1x128"]
-    assert point["curve"]["best"] in names
+    assert [each["reference"] for each in point["curves"]] == ["monte-carlo", "gae"]
+    for each in point["curves"]:
+        names = [f"{shape['n_envs']}x{shape['n_steps']}" for shape in each["shapes"]]
+        assert names == ["128x1", "64x2", "32x4", "16x8", "8x16", "4x32", "2x64", "1x128"]
+        assert each["told"]
+        assert each["best"] in names
+    assert point["curves"][0]["best"] == shape[1]
+    assert point["returns"]["complete"] > 0.9
+    assert [each["covered"] for each in point["credit"]] == [0, 0]
+    assert [each["variance"] for each in point["credit"]] == [None, None]
+    assert [each["by_chance"] for each in point["minibatches"]] == pytest.approx([0.5**0.5] * 2)
     assert "<html" in (run / "probe.html").read_text()
 
 
@@ -66,8 +79,9 @@ def test_parts_of_a_run_and_files_of_ones_own(run, tmp_path, capsys):
     assert main(["probe", str(run), "--at", "0.25,1", "--no-speed", "--lambdas", "1", *where]) == 0
     data = json.loads((tmp_path / "a.json").read_text())
     assert [point["fraction"] for point in data["points"]] == pytest.approx([0.25, 1], abs=0.15)
-    assert [each["gae_lambda"] for each in data["points"][0]["bias"]] == [0.9, 1.0]
-    assert data["points"][0]["curve"]["fastest"] is None
+    held = [(each["reference"], each["gae_lambda"]) for each in data["points"][0]["bias"]]
+    assert held == [("monte-carlo", 0.9), ("gae", 0.9), ("gae", 1.0)]
+    assert data["points"][0]["curves"][0]["fastest"] is None
     assert (tmp_path / "b.html").exists()
     assert "% of its budget" in capsys.readouterr().out
 
@@ -92,6 +106,40 @@ def test_a_q_network_has_the_gradient_of_its_values(tmp_path, capsys):
     assert "no policy gradient" in (line := refused(capsys, path))
     assert "--of value" in line
     assert main(["probe", str(path), "--of", "value", "--no-speed"]) == 0
+    assert "its errors are not seen" in capsys.readouterr().out
+    (point,) = json.loads((path / "probe.json").read_text())["points"]
+    assert [each["reference"] for each in point["curves"]] == ["gae"], "its targets are greedy"
+    assert point["returns"] is None
+
+
+def test_states_that_come_twice_tell_the_noise_of_credit_assignment(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--policy", "random", "--shapes", "8x16", "--no-speed"]
+    assert main(["probe", "FrozenLake8x8-v1", *arguments]) == 0
+    assert "8x16: credit-assignment noise is " in capsys.readouterr().out
+    (point,) = json.loads((tmp_path / "probe.json").read_text())["points"]
+    (credit,) = point["credit"]
+    individual = next(row for row in point["decomposition"] if not row["normalized"])["individual"]
+    assert 0 < credit["variance"] <= individual[2]
+    assert credit["covered"] > 0.9
+
+
+def no_number(name):
+    raise AssertionError(f"{name} is not JSON")
+
+
+def test_an_interval_without_a_bound_is_said_to_have_none(run, tmp_path, capsys):
+    """Four environments are too few: this ended in an OverflowError."""
+    record, page = tmp_path / "a.json", tmp_path / "b.html"
+    where = ["--json", str(record), "--page", str(page), "--no-speed"]
+    assert main(["probe", str(run), "--shapes", "2x64", "--batches", "2", *where]) == 0
+    assert re.search(r"raw advantages +\S+ \[\S+, inf\]", capsys.readouterr().out)
+    data = json.loads(record.read_text(), parse_constant=no_number)
+    raw = data["points"][0]["decomposition"][0]
+    value, low, high = raw["total"]
+    assert value > low >= 0
+    assert high is None
+    assert f"{value:#.4g} <small>[{low:#.4g}, ∞]" in page.read_text(encoding="utf-8")
 
 
 def test_shapes_of_different_sizes_are_warned_of(run, tmp_path, capsys):
@@ -137,18 +185,42 @@ def test_what_is_measured_does_not_depend_on_when(run):
 
 
 def test_a_gradient_too_noisy_to_measure_names_no_shape(run):
-    from isobatch.probe.answer import answer, tables
+    from isobatch.probe.answer import answer
+    from isobatch.probe.page import render
     from isobatch.probe.record import record
+    from isobatch.probe.tables import tables
+
+    findings = investigate(
+        isobatch.load(run), Question(shapes=(Shape(4, 8),), batches=2, speed=False)
+    )
+    assert findings.against_returns is not None
+    assert findings.has_advice
+    noise = torch.randn(64, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    lost = Clusters(torch.ones(64).double(), noise @ noise.T, noise.square().sum(1))
+    noisy = replace(findings, against_returns=replace(findings.against_returns, reference=lost))
+    assert not noisy.has_advice
+    lines = answer(noisy)
+    assert "undecided, too noisy to choose a shape. Against Monte-Carlo returns" in lines[0]
+    assert "cannot see its errors" in lines[1], "GAE is told, and advises nothing"
+    assert not any(line.startswith("against Monte-Carlo returns") for line in tables(noisy))
+    assert any(line.startswith("against GAE") for line in tables(noisy))
+    (point,) = record([noisy], None)["points"]
+    assert [(each["told"], each["best"] is None) for each in point["curves"]] == [
+        (False, True), (True, False),
+    ]  # fmt: skip
+    assert "undecided" in render(record([noisy], None))
+
+
+def test_a_shape_without_any_error_is_not_advised(run):
+    from isobatch.probe.answer import answer
 
     findings = investigate(
         isobatch.load(run), Question(shapes=(Shape(4, 8),), batches=2, speed=False)
     )
     blank = [replace(each, error=each.error._replace(value=math.inf)) for each in findings.curve]
-    noisy = replace(findings, curve=blank)
-    assert not noisy.has_curve
-    assert "too noisy to choose a shape" in answer(noisy)[0]
-    assert not any(line.startswith("shape ") for line in tables(noisy))
-    assert record([noisy], None)["points"][0]["curve"] is None
+    noisy = replace(findings, curves=findings.curves | {"monte-carlo": blank})
+    assert not noisy.has_advice
+    assert "undecided" in answer(noisy)[0]
 
 
 def test_correlation_is_called_significant_only_where_zero_is_outside_its_interval(run):

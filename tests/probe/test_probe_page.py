@@ -4,155 +4,18 @@ import re
 
 import numpy as np
 import pytest
+from made_up_probe import made_up, made_up_decomposition
 from pages import Browser, Elements, needs_chromium, plot
 
+from isobatch.errors import UserError
 from isobatch.probe.page import render
 
 HOSTILE = "<script>alert(1)</script>"
 SECTIONS = ["curve", "decomposition", "noise", "agreement", "lags", "bias"]
 FIGURES = [
-    "curve", "raw", "normalised", "noise", "scatter-1", "scatter-2", "cosines-1", "cosines-2",
-    "lags", "bias", "advantages",
+    "curve-monte-carlo", "curve-gae", "raw", "normalised", "noise", "scatter-1", "scatter-2",
+    "cosines-1", "cosines-2", "lags", "bias", "advantages",
 ]  # fmt: skip
-SHAPES = [(4, 32), (64, 16)]
-BATCHES = 5
-WINS = {4: 0.02, 8: 0.27, 16: 0.58, 32: 0.13}
-
-
-def made_up(points: int = 1) -> dict:
-    """Return a probe's data, plausible and invented."""
-    return {
-        "format": 1,
-        "source": {
-            "run": "pendulum", "env": "Pendulum-v1", "algo": "ppo", "policy": "trained",
-            "of": "policy", "shape": "16x64", "gamma": 0.99, "gae_lambda": 0.95,
-        },
-        "points": [made_up_point((place + 1) / points, seed=place) for place in range(points)],
-    }  # fmt: skip
-
-
-def made_up_point(fraction: float, seed: int) -> dict:
-    random = np.random.default_rng(seed)
-    return {
-        "env_steps": int(100_000 * fraction),
-        "fraction": fraction,
-        "collected": {
-            "n_envs": 80, "n_steps": 331, "rows": 26_480, "burn_in": 400, "episode_length": 200.0,
-            "seconds": 12.3,
-        },
-        "parameters": 4481,
-        "sketch": {"width": 2048, "error": 0.022},
-        "answer": [
-            "at 1,024 samples: 64x16. It errs by 0.22 of the squared gradient, 16x64 by 0.35.",
-            "per second: 128x8, at 18,379 steps a second.",
-            "correlation costs 16x64 half of its samples: 1,024 are worth 480 independent ones.",
-        ],
-        "decomposition": [
-            made_up_decomposition(*shape, normalized)
-            for shape in [*SHAPES, (16, 64)]
-            for normalized in (False, True)
-        ],
-        "noise": [
-            made_up_noise(n_envs, n_steps, estimator)
-            for n_envs, n_steps in SHAPES
-            for estimator in ("per-sample", "two-batch", "per-environment")
-        ],
-        "agreement": [made_up_agreement(random, *shape) for shape in SHAPES],
-        "lags": [made_up_lags(*shape) for shape in SHAPES],
-        "bias": [made_up_bias(gae_lambda) for gae_lambda in (0.95, 1.0)],
-        "curve": made_up_curve(),
-    }  # fmt: skip
-
-
-def around(value: float, by: float = 0.25) -> list:
-    return [value, value - by * abs(value), value + by * abs(value)]
-
-
-def made_up_decomposition(n_envs: int, n_steps: int, normalized: bool = False) -> dict:
-    # Of the shape 4x32 steps make up for each other, so that the covariance is below zero.
-    icc = -0.015 if n_envs == 4 else 0.02
-    samples, effect = n_envs * n_steps, 1 + (n_steps - 1) * icc
-    individual = (0.04 if normalized else 3.2) / samples
-    return {
-        "shape": f"{n_envs}x{n_steps}", "n_envs": n_envs, "n_steps": n_steps, "batches": BATCHES,
-        "normalized": normalized, "total": around(effect * individual),
-        "individual": around(individual), "covariance": around((effect - 1) * individual),
-        "icc": around(icc),
-        "design_effect": around(effect), "effective_samples": around(samples / effect),
-        "across_batches": None if n_envs == 64 else 1.1 * effect * individual,
-    }  # fmt: skip
-
-
-def made_up_noise(n_envs: int, n_steps: int, estimator: str) -> dict:
-    scale = around({"per-sample": 900.0, "two-batch": 1100.0, "per-environment": 2600.0}[estimator])
-    if n_envs == 4:
-        scale = {"two-batch": [1100.0, 400.0, None], "per-environment": [None, 700.0, None]}.get(
-            estimator, scale
-        )
-    signal = -0.0001 if scale[0] is None else 3.2 / scale[0]
-    return {
-        "shape": f"{n_envs}x{n_steps}", "estimator": estimator, "noise_scale": scale,
-        "signal": around(signal), "trace": around(3.2),
-    }  # fmt: skip
-
-
-def made_up_agreement(random: np.random.Generator, n_envs: int, n_steps: int) -> dict:
-    signal = random.normal(size=40)
-    noise = random.normal(size=(BATCHES, 40)) * (6 if n_envs == 4 else 0.8)
-    means = signal + noise
-    samples = means[0] + 8 * random.normal(size=(min(512, n_envs * n_steps), 40))
-    samples *= random.lognormal(sigma=1.2, size=(len(samples), 1))
-    lengths = np.linalg.norm(means, axis=1)
-    norms = np.linalg.norm(samples, axis=1)
-    cosines = samples @ means.T / norms[:, None] / lengths
-    return {
-        "shape": f"{n_envs}x{n_steps}",
-        "cosines": (means @ means.T / np.outer(lengths, lengths)).tolist(),
-        "norms": lengths.tolist(),
-        "scatter": [
-            {"norm": norms.tolist(), "cosine": cosines[:, batch].tolist()}
-            for batch in range(BATCHES)
-        ],
-    }
-
-
-def made_up_lags(n_envs: int, n_steps: int) -> dict:
-    lag = [2**power for power in range(10) if 2**power < n_steps]
-    return {
-        "shape": f"{n_envs}x{n_steps}", "lag": lag,
-        "within": [0.4 * 0.85**each - (0.05 if n_envs == 4 else 0) for each in lag],
-        "across": [0.003 * (-1) ** each for each in lag],
-    }  # fmt: skip
-
-
-def made_up_bias(gae_lambda: float) -> dict:
-    n_steps = [2**power for power in range(9)]
-    bias = [0.8 / (1 + each / (8 if gae_lambda < 1 else 20)) for each in n_steps]
-    return {
-        "gae_lambda": gae_lambda, "n_steps": n_steps,
-        "bias": [around(each) if each < 0.7 else [each, None, None] for each in bias],
-        "advantage_error": [1.3 * each for each in bias],
-    }  # fmt: skip
-
-
-def made_up_curve() -> dict:
-    shapes = []
-    for power in range(11):
-        n_envs, n_steps = 2 ** (10 - power), 2**power
-        bias2 = 0.6 / (1 + n_steps / 4) ** 2
-        # Long rollouts have no bias left, and its estimate may fall on either side of zero.
-        measured = bias2 if n_steps < 256 else -1e-4
-        variance = 0.12 + 0.008 * n_steps**0.8
-        shapes.append(
-            {
-                "n_envs": n_envs, "n_steps": n_steps,
-                "bias2": [measured, measured - 0.3 * bias2 - 5e-4, measured + 0.3 * bias2 + 5e-4],
-                "variance": around(variance), "error": around(measured + variance),
-                "steps_per_second": None if power == 10 else 1000.0 * n_envs**0.6,
-                "wins": WINS.get(n_steps, 0.0), "wins_per_second": WINS.get(2 * n_steps, 0.0),
-            }
-        )  # fmt: skip
-    return {"samples": 1024, "best": "64x16", "fastest": "128x8", "own": "16x64", "shapes": shapes}
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +48,7 @@ def test_the_answer_comes_first(page):
 @pytest.mark.parametrize("section", SECTIONS)
 def test_an_empty_section_is_left_out(section):
     data = made_up()
-    data["points"][0][section] = None if section == "curve" else []
+    data["points"][0]["curves" if section == "curve" else section] = []
     page = Elements(render(data))
     rest = [name for name in SECTIONS if name != section]
     assert ids(page) == ["point-1", *(f"point-1-{name}" for name in rest)]
@@ -209,7 +72,7 @@ def test_covariance_below_zero_is_shown(page):
 
 
 def test_the_curve_marks_its_winners_and_the_recipe(page):
-    data = page.data["figures"]["point-1-curve"]["data"]
+    data = page.data["figures"]["point-1-curve-monte-carlo"]["data"]
     marks = {trace["name"]: trace["x"] for trace in data if trace["mode"] == "markers"}
     assert marks == {
         "best per sample: 64x16": [4],
@@ -231,6 +94,59 @@ def test_a_noise_scale_without_bound_is_said(page):
     assert (none["x"], none["marker"]["symbol"]) == ([700], "triangle-right")
 
 
+def test_a_variance_without_bound_is_said_and_leaves_the_figure():
+    data = made_up()
+    (point,) = data["points"]
+    value = point["decomposition"][0]["total"][0]
+    point["decomposition"][0]["total"] = [value, 0.0, None]
+    point["curves"][0]["shapes"][0]["error"] = [0.8, 0.1, None]
+    page = Elements(render(data))
+    assert f"{value:#.4g} [0.000, ∞]" in page.words
+    figure = page.data["figures"]["point-1-raw"]
+    total = figure["data"][-1]
+    assert total["y"][0] + total["error_y"]["array"][0] > figure["layout"]["yaxis"]["range"][1]
+    assert "0.8000 [0.1000, ∞]" in page.words
+    curve = page.data["figures"]["point-1-curve-monte-carlo"]["data"]
+    tops = [trace["y"][0] for trace in curve if trace.get("fill")]
+    assert all(top is not None for top in tops)
+    assert max(tops) > 0.8, "the band goes up to the highest there is"
+
+
+def test_both_references_are_there_and_what_the_value_function_costs(page):
+    assert "Advice rests on Monte-Carlo returns." in page.words
+    assert "83% of the samples see their episode terminate" in page.words
+    assert "The value function is left 3.1% of the weight" in page.words
+    for name in ("against Monte-Carlo returns bias²", "against GAE bias²"):
+        assert name in page.words
+    assert page.words.count("no end 0.2500 [0.2000, 0.3000]") == 1
+    assert "not told from its noise" not in page.words
+
+
+def test_a_reference_that_is_lost_in_noise_advises_nothing():
+    data = made_up()
+    data["points"][0]["curves"][0] |= {"told": False, "best": None}
+    page = Elements(render(data))
+    assert "their gradient is not told from its noise, so no shape is advised" in page.words
+    assert "point-1-curve-monte-carlo" not in page.data["figures"]
+    assert "point-1-curve-gae" in page.data["figures"]
+    (card,) = [attributes["class"] for tag, attributes in page.tags if tag == "article"]
+    assert card == "card undecided"
+
+
+def test_parts_of_the_noise_are_named_and_what_cannot_be_told_is_not_a_number(page):
+    assert "Credit-assignment noise of 4x32" in page.words
+    assert "0.01230, part of the individual variance" in page.words
+    assert "it cannot be told from these data. 2% of the samples" in page.words
+    assert "4x32 32 0.6100 [0.2000, 0.9000] 0.5000" in page.words
+
+
+def test_a_record_of_another_format_is_refused_in_a_line():
+    data = made_up() | {"format": 1}
+    with pytest.raises(UserError, match="recorded in format 1, of which this version reads 2") as e:
+        render(data)
+    assert "\n" not in str(e.value)
+
+
 def test_panels_share_their_axes(page):
     layouts = [page.data["figures"][f"point-1-scatter-{place}"]["layout"] for place in (1, 2)]
     axes = [layout[f"xaxis{number}"] for layout in layouts for number in ("", 2, 3, 4, 5)]
@@ -241,16 +157,17 @@ def test_panels_share_their_axes(page):
 def test_values_without_intervals_are_enough():
     data = made_up()
     (point,) = data["points"]
-    for entry in point["decomposition"] + point["noise"] + point["curve"]["shapes"]:
+    (curve, _) = point["curves"]
+    for entry in point["decomposition"] + point["noise"] + curve["shapes"]:
         for name, value in entry.items():
             if isinstance(value, list):
                 entry[name] = [value[0], None, None]
-    point["curve"] |= {"fastest": None, "own": "3x5"}
+    curve |= {"fastest": None, "own": "3x5"}
     point |= {"fraction": None, "env_steps": 0, "sketch": None}
     page = Elements(render(data))
     assert "Before training" in page.words
     assert "projected" not in page.words
-    curve = page.data["figures"]["point-1-curve"]["data"]
+    curve = page.data["figures"]["point-1-curve-monte-carlo"]["data"]
     assert [trace["name"] for trace in curve if trace["mode"] == "markers"] == [
         "best per sample: 64x16"
     ]
@@ -336,8 +253,7 @@ def test_a_narrow_window_needs_no_sideways_scrolling(browser):
     browser.call("Emulation.setDeviceMetricsOverride", **size)
     try:
         browser.wait("document.documentElement.scrollWidth === 390")
-        browser.wait(
-            f"{plot('point-1-curve')}.querySelector('.main-svg').width.baseVal.value < 390"
-        )
+        drawing = plot("point-1-curve-monte-carlo")
+        browser.wait(f"{drawing}.querySelector('.main-svg').width.baseVal.value < 390")
     finally:
         browser.call("Emulation.clearDeviceMetricsOverride")

@@ -99,7 +99,10 @@ def test_rows_left_out_do_not_count():
 
 
 def test_unequal_clusters_by_their_ratio(monkeypatch):
-    """Environments with fewer rows weigh less: V = N / (N-1) sum (T_n / sum T)^2 |g_n - G|^2."""
+    """Environments with fewer rows weigh less: V = sum p_n^2 |g_n - G|^2 / (1 - 2 P_3 / P_2 + P_2).
+
+    p_n = T_n / sum T, P_k = sum p_n^k.
+    """
     without_intervals(monkeypatch)
     g = correlated(torch.Generator().manual_seed(8), (6, 8, 2), 0.5)
     valid = torch.rand(6, 8, generator=torch.Generator().manual_seed(9)) < 0.7
@@ -108,7 +111,9 @@ def test_unequal_clusters_by_their_ratio(monkeypatch):
     means = rows.sum(1) / counts[:, None]
     whole = rows.sum((0, 1)) / counts.sum()
     distance = (means - whole).square().sum(1)
-    expected = 6 / 5 * ((counts / counts.sum()).square() * distance).sum()
+    share = counts / counts.sum()
+    second, third = share.square().sum(), share.pow(3).sum()
+    expected = (share.square() * distance).sum() / (1 - 2 * third / second + second)
     assert decompose(g, valid).total.value == pytest.approx(float(expected), rel=1e-5)
 
 

@@ -1,0 +1,107 @@
+"""Batches of one shape, taken apart: variance, noise scale, agreement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isobatch.batch import Shape
+from isobatch.noise.clusters import Clusters
+from isobatch.noise.scale import PARTS, NoiseScale, noise_of_clusters
+from isobatch.noise.variance import Decomposition, decompose_clusters
+from isobatch.probe import agreement
+from isobatch.probe.collection import Experience
+from isobatch.probe.credit import Credit, credit_noise
+from isobatch.probe.gradients import Directions
+from isobatch.probe.plan import Question, gae_lambda
+from isobatch.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Batches:
+    """K batches of one shape, decomposed."""
+
+    shape: Shape
+    batches: int
+    raw: Decomposition
+    normalized: Decomposition | None
+    """With advantages normalised in each batch; None of the value function."""
+    across: tuple[float | None, float | None]
+    """The variance of the K batches' gradients itself, raw and normalised; None of one batch."""
+    noise: list[NoiseScale]
+    credit: Credit
+    minibatches: agreement.Minibatches
+    agreement: agreement.Agreement
+    lags: agreement.Lags
+
+
+def take_apart(
+    experience: Experience,
+    found: Directions,
+    pairs: Tensor,
+    shape: Shape,
+    count: int,
+    question: Question,
+    recipe: Recipe,
+) -> Batches:
+    """Decompose K batches of a shape: each the first T steps of N environments.
+
+    `pairs` [rows, M] number the states and actions that were seen: `credit.numbered`.
+    """
+    n_envs, n_steps = shape
+    total = count * n_envs
+    objective = recipe.objective
+    advantages = experience.advantages(n_steps, n_steps, objective.gamma, gae_lambda(recipe))
+    scales = advantages[:, :total].T
+    valid = experience.rollout.valid[:n_steps, :total].T
+    vectors = found.vectors[:n_steps, :total].transpose(0, 1)
+    squares = found.squares[:n_steps, :total].T
+    raw = Clusters.scaled(scales, vectors, squares, valid, PARTS)
+    within = _normalized(scales, valid, count)
+    apart = question.of == "policy"
+    normal = Clusters.scaled(within, vectors, squares, valid) if apart else None
+
+    def batched(rows: Tensor) -> Tensor:
+        return rows.unflatten(0, (count, n_envs))
+
+    def means(rows: Tensor) -> Tensor:
+        return agreement.batch_means(batched(rows), batched(vectors), batched(valid))
+
+    return Batches(
+        shape,
+        count,
+        raw=decompose_clusters(raw, n_envs, n_steps),
+        normalized=decompose_clusters(normal, n_envs, n_steps) if normal else None,
+        across=(
+            _across(means(scales)),
+            _across(means(within)) if apart else None,
+        ),
+        noise=list(noise_of_clusters(raw).values()),
+        credit=credit_noise(scales, squares, pairs[:n_steps, :total].T, valid, shape.samples),
+        minibatches=agreement.minibatches(
+            batched(scales), batched(vectors), batched(valid), recipe.batch.minibatch_size
+        ),
+        agreement=agreement.agreement(
+            batched(scales), batched(vectors), batched(squares), batched(valid)
+        ),
+        lags=agreement.lagged(scales, vectors, squares, valid),
+    )
+
+
+def _normalized(scales: Tensor, valid: Tensor, count: int) -> Tensor:
+    """Normalise advantages [K N, T] over each of K batches."""
+    groups = scales.unflatten(0, (count, -1)).flatten(1)
+    known = valid.unflatten(0, (count, -1)).flatten(1)
+    rows = known.sum(1, keepdim=True).clamp(min=1)
+    mean = torch.where(known, groups, 0).sum(1, keepdim=True) / rows
+    spread = torch.where(known, groups - mean, 0).square().sum(1, keepdim=True) / rows
+    return ((groups - mean) / (spread.sqrt() + 1e-8)).view_as(scales)
+
+
+def _across(means: Tensor) -> float | None:
+    """Return the variance of K batches' mean gradients [K, P], as they are."""
+    if len(means) < 2:
+        return None
+    return float(means.double().var(0).sum())
