@@ -74,7 +74,8 @@ def test_noise_that_hides_the_signal_leaves_the_batch_as_it_is():
     assert decision is not None
     assert decision.batch == OWN
     assert decision.why == (
-        "undecided: the squared gradient, -1 +- 0, is not told from zero; the batch stays"
+        "undecided: the squared gradient, -1 +- 0, is not significantly different from zero; the "
+        "batch stays"
     )
     assert decide(RECIPE, OWN, averages(PROBES_PER_MOVE - 1, noise_scale=None)) is None
 

@@ -1,4 +1,4 @@
-"""What probes in training measured, averaged; and whether a gradient is told from its noise."""
+"""What probes in training measured, averaged; and whether that is a gradient or noise."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Averages:
 
     @property
     def has_signal(self) -> bool:
-        """True where the averaged |G|^2 is told from zero: one-sided Student's t over probes."""
+        """True where the averaged |G|^2 is significantly above zero: Student's t over probes."""
         share = self._concentration
         if share >= 1:
             return False

@@ -29,7 +29,7 @@ class NoiseScale:
 
     estimator: Estimator
     noise_scale: Estimate
-    """In samples; infinite where the signal cannot be told from zero."""
+    """In samples; infinite where the signal is not significantly different from zero."""
     signal: Estimate
     """|G|^2 of the true gradient, the noise's own share taken off: it may be below zero."""
     trace: Estimate

@@ -33,7 +33,7 @@ from isobatch.probe.gradients import Directions
 from isobatch.probe.reference import Kind
 
 TOLD = 0.95
-"""A gradient is told from noise where |G|^2 is positive in this share of resamples."""
+"""A gradient is distinguishable from noise where |G|^2 is positive in this share of resamples."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,14 @@ class Bias:
 
     @cached_property
     def is_told(self) -> bool:
-        """True where the reference gradient is told from its noise."""
+        """True where the reference gradient is distinguishable from its noise."""
         return self.share_without_signal <= 1 - TOLD
 
     def norm(self, length: Length) -> Estimate:
         """Return |b(T)| / |G|; 0 where the estimate of |b(T)|^2 is not positive.
 
-        Not a number where |G| is not told from zero: there is nothing to be relative to.
+        Not a number where |G| is not significantly different from zero: there is nothing to be
+        relative to.
         """
         if not self.is_told:
             return Estimate(math.nan)

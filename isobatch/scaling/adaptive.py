@@ -57,7 +57,7 @@ class Measurements(Protocol):
 
     @property
     def has_signal(self) -> bool:
-        """True where the squared gradient is told from zero."""
+        """True where the squared gradient is significantly different from zero."""
         ...
 
     @property
@@ -91,7 +91,8 @@ def decide(recipe: Recipe, batch: Batch, measured: Measurements) -> Decision | N
     """Return the batch to go on with after `batch`, None where nothing is to be said.
 
     `recipe` is as it was asked for, whose own batch bounds the others. Without a gradient that is
-    told from its noise there is neither a noise scale nor an error to compare: the batch stays.
+    distinguishable from its noise there is neither a noise scale nor an error to compare: the
+    batch stays.
     """
     if measured.probes < PROBES_PER_MOVE:
         return None
@@ -103,7 +104,7 @@ def decide(recipe: Recipe, batch: Batch, measured: Measurements) -> Decision | N
 def _undecided(measured: Measurements) -> str:
     return (
         f"undecided: the squared gradient, {measured.mean('signal') or 0.0:.3g} +- "
-        f"{measured.signal_error:.2g}, is not told from zero; the batch stays"
+        f"{measured.signal_error:.2g}, is not significantly different from zero; the batch stays"
     )
 
 

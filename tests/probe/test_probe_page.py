@@ -119,14 +119,15 @@ def test_both_references_are_there_and_what_the_value_function_costs(page):
     for name in ("against Monte-Carlo returns bias²", "against GAE bias²"):
         assert name in page.words
     assert page.words.count("no end 0.2500 [0.2000, 0.3000]") == 1
-    assert "not told from its noise" not in page.words
+    assert "not distinguishable from its noise" not in page.words
 
 
 def test_a_reference_that_is_lost_in_noise_advises_nothing():
     data = made_up()
     data["points"][0]["curves"][0] |= {"told": False, "best": None}
     page = Elements(render(data))
-    assert "their gradient is not told from its noise, so no shape is advised" in page.words
+    words = "their gradient is not distinguishable from its noise, so no shape is advised"
+    assert words in page.words
     assert "point-1-curve-monte-carlo" not in page.data["figures"]
     assert "point-1-curve-gae" in page.data["figures"]
     (card,) = [attributes["class"] for tag, attributes in page.tags if tag == "article"]
