@@ -87,7 +87,7 @@ def test_betas_and_the_gradients_bound_move_when_asked(command):
 
 def test_settings_of_other_libraries_are_rescaled_without_leaving_them(command):
     words = "n_envs=8 n_steps=2048 batch_size=64 n_epochs=10 learning_rate=3e-4"
-    code, said, _ = command(f"rescale --from sb3 {words} --n-envs 64 --to sb3")
+    code, said, _ = command(f"rescale --from sb3 {words} --n-envs 64 --keep minibatches --to sb3")
     assert code == 0
     assert "0.00084853" in said
     assert "batch_size=512" in said
@@ -169,7 +169,7 @@ def test_names_are_escaped_in_the_image():
 
 def test_other_ways_to_as_many_environments_are_said_in_a_line_each(command):
     Path("ppo.toml").write_text(preset("CartPole-v1", n_epochs=4, learning_rate=1e-3).to_toml())
-    _, said, _ = command("rescale ppo.toml --n-envs 64")
+    _, said, _ = command("rescale ppo.toml --n-envs 64 --keep minibatches")
     assert "in 100,000 environment steps: 97 iterations, 1,552 gradient steps -> 12 " in said
     lines = {line.split(":")[0]: line for line in said.splitlines() if line.startswith("--keep")}
     assert lines.keys() == {"--keep rollout", "--keep minibatch-size"}
@@ -181,7 +181,22 @@ def test_other_ways_to_as_many_environments_are_said_in_a_line_each(command):
     assert "gae_lambda" in said
     assert Recipe.load("kept.toml").batch.n_steps == 16
     _, said, _ = command("rescale ppo.toml --n-envs 24")
+    assert "--keep minibatches was chosen: 1,024 rows do not divide by n_envs 24" in said
     assert "--keep rollout: not possible" in said
+
+
+def test_the_way_taken_without_being_told_is_that_of_the_evidence(command):
+    Path("ppo.toml").write_text(preset("CartPole-v1").to_toml())
+    _, said, _ = command("rescale ppo.toml --n-envs 64 --write up.toml")
+    assert "--keep rollout was chosen: n_steps 16 still covers GAE's horizon of 8.47 steps" in said
+    assert Recipe.load("up.toml") == preset("CartPole-v1", n_envs=64, n_steps=16)
+    _, said, _ = command("rescale ppo.toml --n-envs 256 --write far.toml")
+    assert "n_steps 4 would not cover GAE's horizon of 8.47 steps" in said
+    assert Recipe.load("far.toml").batch.n_steps == 128
+    for less in ("--n-envs 2", "--n-envs 64 --n-steps 128", "--n-envs 64 --minibatch-size 256"):
+        _, said, _ = command(f"rescale ppo.toml {less} --write other.toml")
+        assert "was chosen" not in said
+        assert Recipe.load("other.toml").batch.n_steps == 128
 
 
 def test_an_epsilon_beside_which_the_moments_are_small_is_said(command):

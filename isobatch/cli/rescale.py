@@ -11,7 +11,7 @@ from isobatch.cli.flags import Parser, load_recipe, whole_number
 from isobatch.errors import UserError
 from isobatch.recipe import Recipe
 from isobatch.run.store import read_checkpoint, read_metrics, write_atomically
-from isobatch.scaling import FITS, KEEPS, SIZES, Change, Factors, Rescaled
+from isobatch.scaling import FITS, KEEPS, SIZES, Change, Factors, Rescaled, advised_keep
 from isobatch.text import columns, counted, number
 
 
@@ -32,7 +32,8 @@ def rescale(arguments: list[str]) -> int:
         "--keep",
         choices=KEEPS,
         help="what stays when N or T changes: the rollout's rows, the minibatch size or the number "
-        "of minibatches (default)",
+        "of minibatches (default: rollout where N alone grows and n_steps still covers GAE's "
+        "horizon, else minibatches)",
     )
     parser.add_argument(
         "--betas",
@@ -62,8 +63,9 @@ def rescale(arguments: list[str]) -> int:
     sizes = {name: getattr(parsed, name) for name in SIZES if getattr(parsed, name) is not None}
     if not sizes:
         raise UserError("to which batch? Give --n-envs, --n-steps, --minibatch-size ...")
+    keep, why = (parsed.keep, "") if parsed.keep else advised_keep(recipe, sizes)
     options = {"betas": parsed.betas, "grad_norm": parsed.grad_norm, "noise_scale": noise_scale}
-    rescaled = recipe.rescale(**sizes, keep=parsed.keep, **options)
+    rescaled = recipe.rescale(**sizes, keep=keep, **options)
     exported = None
     if parsed.to is not None:
         from isobatch import exchange
@@ -76,7 +78,9 @@ def rescale(arguments: list[str]) -> int:
     if parsed.format is None and not parsed.betas:
         rescaled.warnings.extend(_large_epsilon(recipe, rescaled.recipe, Path(source[0])))
     print(report(recipe, rescaled, unknown))
-    others = other_ways(recipe, sizes, parsed.keep, options)
+    if why:
+        print(f"\n--keep {keep} was chosen: {why}")
+    others = other_ways(recipe, sizes, keep, options)
     if others:
         print("\n" + "\n".join(others))
     if exported is not None:

@@ -1,7 +1,7 @@
 """A recipe tuned at one batch carried over to another: rules, their limits, batch schedules."""
 
 from isobatch.scaling.factors import Factors
-from isobatch.scaling.keep import FITS, KEEPS, Keep
+from isobatch.scaling.keep import FITS, KEEPS, Keep, advised_keep
 from isobatch.scaling.rules import SIZES, Change, Rescaled, rescale
 from isobatch.scaling.schedule import at, at_batch, check_schedule
 
@@ -13,6 +13,7 @@ __all__ = [
     "Factors",
     "Keep",
     "Rescaled",
+    "advised_keep",
     "at",
     "at_batch",
     "check_schedule",

@@ -6,6 +6,8 @@ from typing import Any, Literal, get_args
 
 from isobatch.batch import Batch
 from isobatch.errors import UserError, nearest
+from isobatch.recipe import Recipe
+from isobatch.scaling.horizon import horizon
 
 Keep = Literal["rollout", "minibatch-size", "minibatches"]
 KEEPS: tuple[Keep, ...] = get_args(Keep)
@@ -36,6 +38,36 @@ def kept_sizes(batch: Batch, given: dict[str, Any], keep: str | None) -> dict[st
     if keep == "minibatch-size":
         return given | {"minibatch_size": batch.minibatch_size}
     return given
+
+
+def advised_keep(recipe: Recipe, given: dict[str, Any]) -> tuple[Keep | None, str]:
+    """Return the way to more environments, where nothing else is given, and why; None otherwise.
+
+    The evidence is docs/results/scale-up.md: with eight times the environments, the same rollout
+    learned as much as the tuned recipe wherever its steps still covered GAE's horizon, and larger
+    rollouts much less, for they leave an eighth of the updates. Downwards there are more updates,
+    and the rules hold (docs/results/rescale.md).
+    """
+    old, new = recipe.batch.n_envs, given.get("n_envs")
+    if given.keys() != {"n_envs"} or new is None or new <= old:
+        return None, ""
+    rows, reach = recipe.batch.rollout_size, _reach(recipe)
+    steps = rows // new
+    if rows % new or rows % recipe.batch.n_minibatches:
+        return "minibatches", f"{rows:,} rows do not divide by n_envs {new}"
+    if steps < reach:
+        return "minibatches", (
+            f"n_steps {steps} would not cover GAE's horizon of {reach:.3g} steps, and neither way "
+            "learned as much as the tuned recipe there"
+        )
+    return "rollout", (
+        f"n_steps {steps} still covers GAE's horizon of {reach:.3g} steps: with eight times the "
+        "environments this learned as much as the tuned recipe, larger rollouts less"
+    )
+
+
+def _reach(recipe: Recipe) -> float:
+    return horizon(recipe.objective.gamma, recipe.objective.gae_lambda)
 
 
 def _same_rollout(batch: Batch, given: dict[str, Any]) -> dict[str, int]:
