@@ -44,9 +44,9 @@ def advised_keep(recipe: Recipe, given: dict[str, Any]) -> tuple[Keep | None, st
     """Return the way to more environments, where nothing else is given, and why; None otherwise.
 
     The evidence is docs/results/scale-up.md: with eight times the environments, the same rollout
-    learned as much as the tuned recipe wherever its steps still covered GAE's horizon, and larger
-    rollouts much less, for they leave an eighth of the updates. Downwards there are more updates,
-    and the rules hold (docs/results/rescale.md).
+    came closest to the tuned recipe on the three tasks where its steps still covered GAE's horizon;
+    larger rollouts leave an eighth of the updates. On the fourth, where they did not, every way
+    lost. Downwards there are more updates, and the rules hold (docs/results/rescale.md).
     """
     old, new = recipe.batch.n_envs, given.get("n_envs")
     if given.keys() != {"n_envs"} or new is None or new <= old:
@@ -57,12 +57,12 @@ def advised_keep(recipe: Recipe, given: dict[str, Any]) -> tuple[Keep | None, st
         return "minibatches", f"{rows:,} rows do not divide by n_envs {new}"
     if steps < reach:
         return "minibatches", (
-            f"n_steps {steps} would not cover GAE's horizon of {reach:.3g} steps, and neither way "
-            "learned as much as the tuned recipe there"
+            f"n_steps {steps} would not cover GAE's horizon of {reach:.3g} steps; where that was "
+            "tried, every way learned much less than the tuned recipe"
         )
     return "rollout", (
-        f"n_steps {steps} still covers GAE's horizon of {reach:.3g} steps: with eight times the "
-        "environments this learned as much as the tuned recipe, larger rollouts less"
+        f"n_steps {steps} still covers GAE's horizon of {reach:.3g} steps: where that was tried, "
+        "this came closest to the tuned recipe, and larger rollouts learned less"
     )
 
 
