@@ -212,7 +212,7 @@ class TestAlgorithms:
         assert all("skipped" in row for row in run.metrics)
         assert run.metrics[0]["grad_steps"] == 4
         assert main(["eval", str(run.path), "--episodes", "2"]) == 0
-        assert main(["rescale", str(run.path), "--n-envs", "8"]) == 0
+        assert main(["rescale", str(run.path), "--n-envs", "8", "--keep", "minibatches"]) == 0
         # PPO's limit holds for what is like it.
         assert "ppo-ewma with proximal_decay" in capsys.readouterr().out
         isobatch.resume(run.path, total_timesteps=1024, quiet=True)

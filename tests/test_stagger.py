@@ -1,3 +1,5 @@
+from typing import Any
+
 import gymnasium
 import pytest
 import torch
@@ -50,8 +52,10 @@ def test_only_whole_episodes_are_scored(tmp_path):
     assert {row["episode_length"] for row in run.metrics} <= {None, 200}
 
 
-SMALL = {"n_envs": 4, "n_steps": 32, "total_timesteps": 3000, "quiet": True, "eval_marks": 10,
-         "eval_episodes": 2, "stagger": True}  # fmt: skip
+SMALL: dict[str, Any] = {
+    "n_envs": 4, "n_steps": 32, "total_timesteps": 3000, "quiet": True, "eval_marks": 10,
+    "eval_episodes": 2, "stagger": True,
+}  # fmt: skip
 
 
 def rows(run):

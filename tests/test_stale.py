@@ -106,7 +106,7 @@ def test_old_data_does_not_stop_an_update_that_went_nowhere(loss):
         ratio = (log_prob(state, params, rollout) - rollout.logp)[rollout.valid]
         expected = float((ratio.exp() - 1 - ratio).mean())
         assert statistics["behavior_kl"] == pytest.approx(expected, rel=1e-3)
-        assert expected > recipe.objective.target_kl
+        assert expected > 1e-4
 
 
 def test_decoupled_without_a_limit_is_the_importance_sampled_policy_gradient():
