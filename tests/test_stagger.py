@@ -85,24 +85,23 @@ def test_warm_up_is_reported_apart_or_counted(tmp_path):
 
 
 def test_a_budget_that_the_warm_up_uses_up_is_refused(tmp_path):
+    settings: dict[str, Any] = {**SMALL, "count_warmup": True, "total_timesteps": 130}
     with pytest.raises(UserError, match="more than the budget still holds"):
-        isobatch.train(
-            "CartPole-v1", out=tmp_path / "run",
-            **SMALL | {"count_warmup": True, "total_timesteps": 130},
-        )  # fmt: skip
+        isobatch.train("CartPole-v1", out=tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
 
 
 def test_vectors_that_only_start_all_at_once_are_refused(tmp_path):
+    settings: dict[str, Any] = {**SMALL, "eval_marks": 0}
     with pytest.raises(UserError, match="a TensorEnv cannot") as caught:
-        isobatch.train("tensor:CartPole-v1", out=tmp_path / "run", **SMALL | {"eval_marks": 0})
+        isobatch.train("tensor:CartPole-v1", out=tmp_path / "run", **settings)
     assert caught.value.field == "stagger"
 
     def vector():
         return gymnasium.make_vec("CartPole-v1", 4, vectorization_mode="vector_entry_point")
 
     with pytest.raises(UserError, match="only Gymnasium's own vectors"):
-        isobatch.train(make_env=vector, out=tmp_path / "run", **SMALL | {"eval_marks": 0})
+        isobatch.train(make_env=vector, out=tmp_path / "run", **settings)
 
 
 def test_a_resumed_run_spreads_its_new_environments(tmp_path):
