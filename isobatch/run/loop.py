@@ -82,10 +82,12 @@ def _iterate(
     while state.steps_left >= state.recipe.batch.n_envs:
         # Before it collects, so that what moved is always said in a row.
         moved = environments.move(state)
+        before = time.perf_counter()
         warmup = environments.warm_up(state)
         if warmup:
             moved["warmup_steps"] = warmup
-            began += count_warmup(state, environments, marks, warmup)
+            count_warmup(state, environments, marks, warmup)
+            began += time.perf_counter() - before  # No time of training's either.
         rollout = environments.collect(state)
         began += marks.passed(state, environments.env, rollout.n_valid)  # No time of training's.
         learned = learner.learn(rollout)
@@ -104,24 +106,22 @@ def _iterate(
     marks.finish(state, environments.env)
 
 
-def count_warmup(state: TrainState, environments: Environments, marks: Marks, steps: int) -> float:
+def count_warmup(state: TrainState, environments: Environments, marks: Marks, steps: int) -> None:
     """Take the steps that spread environments over their episodes into the counters.
 
-    Where they count, the marks among them are played by the policy that took them; returns the
-    seconds that took.
+    Where they count, the marks among them are played by the policy that took them.
     """
     state.counters.warmup_steps += steps
     if not state.recipe.environment.count_warmup:
-        return 0.0
+        return
     if state.steps_left - steps < state.recipe.batch.n_envs:
         raise UserError(
             f"count_warmup: spreading {state.recipe.batch.n_envs} environments over their episodes "
             f"took {steps:,} steps, more than the budget still holds",
             field="count_warmup",
         )
-    seconds = marks.passed(state, environments.env, steps)
+    marks.passed(state, environments.env, steps)
     state.counters.env_steps += steps
-    return seconds
 
 
 def count(
