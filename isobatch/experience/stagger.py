@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from isobatch.envs import BatchedEnv
 from isobatch.experience.collect import Collector
 from isobatch.experience.episodes import EpisodeTracker
 from isobatch.experience.rollout import Rollout
@@ -25,15 +26,27 @@ SPREAD, SPREAD_IMAGES = 512, 128
 """Most steps that environments are spread over."""
 
 
-def burn_in(act: Callable[[int], Rollout], n_envs: int, most: int) -> tuple[int, float | None]:
-    """Step until each environment has ended an episode; return the steps and episodes' length."""
+def limits(env: BatchedEnv) -> tuple[int, int]:
+    """Return the most steps of the two parts, until episodes have ended and of the spread."""
+    if env.observation_layout.image is not None:
+        return BURN_IN_IMAGES, SPREAD_IMAGES
+    return BURN_IN, SPREAD
+
+
+def burn_in(act: Callable[[int], Rollout], env: BatchedEnv) -> tuple[int, float | None, int]:
+    """Step until each environment has ended an episode, or for `BURN_IN` steps.
+
+    Return the steps, the mean length of episodes, and over how many steps to spread: one episode.
+    """
+    n_envs, (most, widest) = env.n_envs, limits(env)
     episodes, ended, steps = EpisodeTracker(n_envs), torch.zeros(n_envs, dtype=torch.bool), 0
     while steps < most and not bool(ended.all()):
         rollout = act(PIECE)
         episodes.update(rollout)
         ended |= rollout.over.any(0).cpu()
         steps += PIECE
-    return steps, episodes.mean_length
+    length = episodes.mean_length
+    return steps, length, max(1, min(widest, round(length or widest)))
 
 
 def stagger(
@@ -44,8 +57,7 @@ def stagger(
     They are stepped until each has ended an episode, or for `BURN_IN` steps; then over about an
     episode's length, each beginning a new one at a random step of these.
     """
-    n_envs, image = collector.env.n_envs, collector.env.observation_layout.image is not None
-    taken = 0
+    n_envs, taken = collector.env.n_envs, 0
 
     def act(steps: int) -> Rollout:
         nonlocal taken
@@ -53,9 +65,7 @@ def stagger(
         taken += rollout.n_valid
         return rollout
 
-    _, length = burn_in(act, n_envs, BURN_IN_IMAGES if image else BURN_IN)
-    most = SPREAD_IMAGES if image else SPREAD
-    spread = max(1, min(most, round(length or most)))
+    _, _, spread = burn_in(act, collector.env)
     draw = torch.randint(spread, (n_envs,), generator=generator, device=generator.device).cpu()
     for step in range(spread):
         begins = draw == step

@@ -90,7 +90,7 @@ def _references(findings: Findings) -> list[str]:
             "seen"
         ]
     lines = []
-    gae = findings.is_told("gae")
+    gae = findings.is_decided("gae")
     if gae:
         best = findings.best(reference="gae")
         lines.append(
@@ -159,7 +159,7 @@ def _change(old: Estimate, new: Estimate) -> str:
 
 
 def _correlation(batches: Batches) -> str:
-    """Say what single samples and their correlation add to the variance, and if it is told."""
+    """Say what single samples and their correlation add to the variance, and if that is decided."""
     name, raw = batches.shape.name, batches.raw
     if batches.shape.n_steps == 1:
         return f"{name}: one step per environment, so no correlation within trajectories"
@@ -179,12 +179,12 @@ def _correlation(batches: Batches) -> str:
 
 
 def _credit(batches: Batches) -> str:
-    """Say what chance after a state and an action adds, where that can be told."""
+    """Say what chance after a state and an action adds, where that can be estimated."""
     name, credit = batches.shape.name, batches.credit
     if not credit.is_identified:
         return (
-            f"{name}: credit-assignment noise cannot be told: {credit.covered:.0%} of samples have "
-            "their state and action in another environment too"
+            f"{name}: credit-assignment noise cannot be estimated: {credit.covered:.0%} of samples "
+            "have their state and action in another environment too"
         )
     share = credit.variance / batches.raw.individual.value
     return (

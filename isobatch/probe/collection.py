@@ -15,14 +15,7 @@ from isobatch.envs import MakeEnv
 from isobatch.envs.seeds import evaluation_seeds
 from isobatch.errors import UserError
 from isobatch.experience import BY_STEP, Collector, Rollout, concatenate
-from isobatch.experience.stagger import (
-    BURN_IN,
-    BURN_IN_IMAGES,
-    PIECE,
-    SPREAD,
-    SPREAD_IMAGES,
-    burn_in,
-)
+from isobatch.experience.stagger import PIECE, burn_in
 from isobatch.machine import give_back_memory
 from isobatch.models import QNetwork
 from isobatch.normalize import RewardNormalizer
@@ -89,8 +82,8 @@ def collect(
     seeds = evaluation_seeds(recipe.seed, n_envs, SEED + seed)
     env = envs.make(recipe, seeds, make_env=make_env)
     try:
-        image = env.observation_layout.image
-        collector = Collector(env, torch.device("cpu"), chunk_rows(image))
+        chunk = chunk_rows(env.observation_layout.image)
+        collector = Collector(env, torch.device("cpu"), chunk)
         generator = torch.Generator().manual_seed(seed)
         _explore(policy)
 
@@ -98,9 +91,7 @@ def collect(
             progress(steps)
             return collector.collect(policy.model, policy.normalizer, generator, steps)
 
-        steps, length = burn_in(act, n_envs, BURN_IN_IMAGES if image else BURN_IN)
-        most = SPREAD_IMAGES if image else SPREAD
-        spread = max(1, min(most, round(length or most)))
+        steps, length, spread = burn_in(act, env)
         begin = torch.randint(spread, (n_envs,), generator=generator)
         rollout = _staggered(act, begin, n_steps, n_seen)
     finally:

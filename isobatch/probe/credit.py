@@ -30,7 +30,7 @@ class Credit:
     """The credit-assignment noise of a batch's gradient."""
 
     variance: float
-    """Its part of the variance of the batch's gradient; not a number where it cannot be told."""
+    """Its part of the variance of the batch's gradient; NaN where it cannot be estimated."""
     covered: float
     """Share of the rows whose state and action were seen in another environment too."""
 

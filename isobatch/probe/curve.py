@@ -75,7 +75,7 @@ class Bias:
         return float((scattered(self.reference, squared_gradient)[1:] <= 0).double().mean())
 
     @cached_property
-    def is_told(self) -> bool:
+    def is_decided(self) -> bool:
         """True where the reference gradient is distinguishable from its noise."""
         return self.share_without_signal <= 1 - TOLD
 
@@ -85,7 +85,7 @@ class Bias:
         Not a number where |G| is not significantly different from zero: there is nothing to be
         relative to.
         """
-        if not self.is_told:
+        if not self.is_decided:
             return Estimate(math.nan)
         squared = estimate(length.difference, squared_gradient) * (1 / self.signal)
         return Estimate(*(max(each, 0.0) ** 0.5 for each in squared))

@@ -72,15 +72,15 @@ class Findings:
             return self.against_returns
         return self.biases[0]
 
-    def is_told(self, reference: Kind) -> bool:
+    def is_decided(self, reference: Kind) -> bool:
         """Say whether a reference's gradient stands out of its noise, so that shapes compare."""
         known = any(math.isfinite(shape.error.value) for shape in self.curves[reference])
-        return known and self.bias(reference).is_told
+        return known and self.bias(reference).is_decided
 
     @property
     def has_advice(self) -> bool:
         """True where the reference to advise by tells its gradient from noise."""
-        return self.is_told(self.reference)
+        return self.is_decided(self.reference)
 
     def best(self, updates: int = 1, reference: Kind | None = None) -> curve.Point:
         """Return the shape with the smallest error to a sample.

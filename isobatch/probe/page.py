@@ -45,8 +45,8 @@ def render(data: dict[str, Any]) -> str:
 def _point(number: int, point: dict[str, Any]) -> dict[str, Any]:
     """Return a point with what its part of the page also says."""
     return point | {
-        "curves": [_named(curve) for curve in point["curves"] if curve["told"]],
-        "is_decided": bool(point["curves"]) and point["curves"][0]["told"],
+        "curves": [_named(curve) for curve in point["curves"] if curve["decided"]],
+        "is_decided": bool(point["curves"]) and point["curves"][0]["decided"],
         "id": f"point-{number}",
         "place": _place(point),
         "kinds": _kinds(point),

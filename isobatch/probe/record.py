@@ -168,17 +168,17 @@ def _returns(findings: Findings) -> dict[str, Any] | None:
 
 
 def _curve(findings: Findings, reference: Kind) -> dict[str, Any]:
-    told = findings.is_told(reference)
-    per_second = findings.best_per_second(reference) if told else None
+    decided = findings.is_decided(reference)
+    per_second = findings.best_per_second(reference) if decided else None
     bias = findings.bias(reference)
     return {
         "reference": reference,
-        "told": told,
+        "decided": decided,
         "without_signal": bias.share_without_signal,
         "endless_bias2": curve.endless_bias(bias).json,
         "samples": findings.samples,
-        "best": findings.best(1, reference).name if told else None,
-        "best_over_ten": findings.best(10, reference).name if told else None,
+        "best": findings.best(1, reference).name if decided else None,
+        "best_over_ten": findings.best(10, reference).name if decided else None,
         "fastest": per_second.name if per_second else None,
         "own": findings.own.name,
         "shapes": [

@@ -22,7 +22,7 @@ def tables(findings: Findings) -> list[str]:
         "one sample's gradient"
     ]
     for reference, shapes in findings.curves.items():
-        if findings.is_told(reference):
+        if findings.is_decided(reference):
             lines += ["", *_curve_table(shapes, TITLES[reference])]
     for each in findings.batches:
         lines += ["", *_decomposition_table(each), "", *_noise_table(each.noise, each.shape.name)]

@@ -14,6 +14,7 @@ from isobatch import envs
 from isobatch.algos import Context, make_learner
 from isobatch.envs.seeds import env_seeds
 from isobatch.experience import Collector, Rollout
+from isobatch.experience.stagger import limits
 from isobatch.machine import torch_threads
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
@@ -34,6 +35,11 @@ class Trial:
         self.collector = Collector(env, device, self.chunk_size)
         self.n_steps = min(recipe.batch.n_steps, max(8, -(-ROWS // env.n_envs)))
         self.rollout = self._collect()
+
+    @property
+    def most_warmup_steps(self) -> int:
+        """Steps of all environments that spreading them over their episodes takes at most."""
+        return sum(limits(self.collector.env)) if self.recipe.environment.stagger else 0
 
     @property
     def weight_bytes(self) -> int:

@@ -67,7 +67,7 @@ class Measurements(Protocol):
 
     @property
     def noise_scale(self) -> float | None:
-        """In rows; None while it cannot be told."""
+        """In rows; None while it cannot be estimated."""
         ...
 
     @property

@@ -153,7 +153,7 @@ def made_up_curve(reference: str) -> dict:
             }
         )  # fmt: skip
     return {
-        "reference": reference, "told": True, "without_signal": 0.0, "samples": 1024,
+        "reference": reference, "decided": True, "without_signal": 0.0, "samples": 1024,
         "endless_bias2": [0.25, 0.2, 0.3], "best": "64x16", "best_over_ten": "64x16",
         "fastest": "128x8", "own": "16x64", "shapes": shapes,
     }  # fmt: skip

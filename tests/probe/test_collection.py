@@ -59,7 +59,7 @@ def test_the_same_seed_gives_the_same_experience_and_another_another():
 
 
 def test_episodes_longer_than_patience_are_said_to_be(monkeypatch):
-    monkeypatch.setattr("isobatch.probe.collection.BURN_IN", 128)
+    monkeypatch.setattr("isobatch.experience.stagger.BURN_IN", 128)
     policy = policy_of(lambda: Counter(length=10_000))
     found = collect(policy, 2, 4, 4, make_env=lambda: Counter(length=10_000))
     assert found.episode_length is None

@@ -46,7 +46,7 @@ def test_it_answers_tabulates_and_writes(run, capsys):
     for word in (
         "longer rollouts", "design effect", "effective sample size", "noise scale", "env steps/s",
         "95% CI", "advantage error", "per-sample noise is", "per-trajectory noise",
-        "credit-assignment noise cannot be told: 0% of samples", "against GAE, which shares",
+        "credit-assignment noise cannot be estimated: 0% of samples", "against GAE, which shares",
         "rollouts without end", "have a cosine of", "see their episode terminate",
     ):  # fmt: skip
         assert word in printed
@@ -64,7 +64,7 @@ def test_it_answers_tabulates_and_writes(run, capsys):
     for each in point["curves"]:
         names = [f"{shape['n_envs']}x{shape['n_steps']}" for shape in each["shapes"]]
         assert names == ["128x1", "64x2", "32x4", "16x8", "8x16", "4x32", "2x64", "1x128"]
-        assert each["told"]
+        assert each["decided"]
         assert each["best"] in names
     assert point["curves"][0]["best"] == shape[1]
     assert point["returns"]["complete"] > 0.9
@@ -201,11 +201,11 @@ def test_a_gradient_too_noisy_to_measure_names_no_shape(run):
     assert not noisy.has_advice
     lines = answer(noisy)
     assert "undecided, too noisy to choose a shape. Against Monte-Carlo returns" in lines[0]
-    assert "cannot see its errors" in lines[1], "GAE is told, and advises nothing"
+    assert "cannot see its errors" in lines[1], "GAE is decided, and advises nothing"
     assert not any(line.startswith("against Monte-Carlo returns") for line in tables(noisy))
     assert any(line.startswith("against GAE") for line in tables(noisy))
     (point,) = record([noisy], None)["points"]
-    assert [(each["told"], each["best"] is None) for each in point["curves"]] == [
+    assert [(each["decided"], each["best"] is None) for each in point["curves"]] == [
         (False, True), (True, False),
     ]  # fmt: skip
     assert "undecided" in render(record([noisy], None))

@@ -124,7 +124,7 @@ def test_both_references_are_there_and_what_the_value_function_costs(page):
 
 def test_a_reference_that_is_lost_in_noise_advises_nothing():
     data = made_up()
-    data["points"][0]["curves"][0] |= {"told": False, "best": None}
+    data["points"][0]["curves"][0] |= {"decided": False, "best": None}
     page = Elements(render(data))
     words = "their gradient is not distinguishable from its noise, so no shape is advised"
     assert words in page.words
@@ -134,10 +134,10 @@ def test_a_reference_that_is_lost_in_noise_advises_nothing():
     assert card == "card undecided"
 
 
-def test_parts_of_the_noise_are_named_and_what_cannot_be_told_is_not_a_number(page):
+def test_parts_of_the_noise_are_named_and_what_cannot_be_estimated_is_not_a_number(page):
     assert "Credit-assignment noise of 4x32" in page.words
     assert "0.01230, part of the individual variance" in page.words
-    assert "it cannot be told from these data. 2% of the samples" in page.words
+    assert "it cannot be estimated from these data. 2% of the samples" in page.words
     assert "4x32 32 0.6100 [0.2000, 0.9000] 0.5000" in page.words
 
 

@@ -315,6 +315,9 @@ def test_an_arm_may_be_another_at_another_batch():
             "n_envs = 4, hold",
             "hold .* but no rescale_from",
         ),
+        ("n_envs = 4, gamma", "n_envs = 4, scale_envs = 2, gamma", "n_envs and scale_envs"),
+        ("n_envs = 4, gamma", "scale_envs = 0, gamma", "scale_envs"),
+        ("n_envs = 4, gamma", 'keep = "rollouts", gamma', "keep.*rollouts.*rollout"),
     ],
 )
 def test_a_reference_that_is_none_is_refused(before, after, words):
