@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
-from isobatch.batch import Shape, positive
+from isobatch.batch import Shape
 from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError, nearest, refuse_unknown
 from isobatch.presets import preset
@@ -137,7 +138,7 @@ class Study:
         tuned, held = self._arm(own["rescale_from"], env), own.get("hold", [])
         sizes = {name: own[name] for name in SIZES if name in own}
         if "scale_envs" in own:
-            sizes["n_envs"] = tuned.batch.n_envs * own["scale_envs"]
+            sizes["n_envs"] = _scaled(tuned.batch.n_envs, own["scale_envs"])
         rest = {name: own[name] for name in own if name not in (*SIZES, *RESCALING)}
         moved = tuned.rescale(**sizes, keep=own.get("keep")).recipe
         known = tuned.values
@@ -301,6 +302,19 @@ def _check_names(study: Study) -> None:
             taken[key] = item
 
 
+def _scaled(n_envs: int, scale: Any) -> int:
+    """Return `n_envs` times `scale`, a positive number, which must come to a whole one."""
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
+        raise UserError(f"scale_envs must be a positive number, got {scale!r}", field="scale_envs")
+    scaled = n_envs * scale
+    if scaled < 1 or scaled != round(scaled):
+        raise UserError(
+            f"scale_envs {scale:g} of {n_envs} environments is {scaled:g}, not a whole number",
+            field="scale_envs",
+        )
+    return round(scaled)
+
+
 def _check_reference(study: Study, arm: str, fields: dict[str, Any]) -> None:
     """Refuse an arm that is rescaled from none."""
     reference = fields.get("rescale_from")
@@ -309,10 +323,8 @@ def _check_reference(study: Study, arm: str, fields: dict[str, Any]) -> None:
             if fields.get(name):
                 raise UserError(f"arm {arm!r} has {name} {fields[name]!r} but no rescale_from")
         return
-    if "scale_envs" in fields:
-        positive("scale_envs", fields["scale_envs"])
-        if "n_envs" in fields:
-            raise UserError(f"arm {arm!r} has n_envs and scale_envs: give one or the other")
+    if "scale_envs" in fields and "n_envs" in fields:
+        raise UserError(f"arm {arm!r} has n_envs and scale_envs: give one or the other")
     if reference not in study.arms or "rescale_from" in study.arms[reference]:
         others = [name for name, each in study.arms.items() if "rescale_from" not in each]
         raise UserError(

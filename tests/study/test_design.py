@@ -298,6 +298,8 @@ def test_an_arm_may_be_another_at_another_batch():
     study = from_toml(RESCALED, "rescaled")
     tuned, small, unmoved, other = (study.recipe(Cell(arm, "CartPole-v1", 1)) for arm in study.arms)
     assert small == tuned.rescale(n_envs=4).recipe
+    quarter = from_toml(RESCALED.replace("n_envs = 4", "scale_envs = 0.25", 1), "rescaled")
+    assert quarter.recipe(Cell("small", "CartPole-v1", 1)) == small
     assert small.optimizer.learning_rate == tuned.optimizer.learning_rate / 2
     assert unmoved == small.replace(learning_rate=tuned.optimizer.learning_rate)
     assert other == small.replace(gamma=0.5)
@@ -316,7 +318,8 @@ def test_an_arm_may_be_another_at_another_batch():
             "hold .* but no rescale_from",
         ),
         ("n_envs = 4, gamma", "n_envs = 4, scale_envs = 2, gamma", "n_envs and scale_envs"),
-        ("n_envs = 4, gamma", "scale_envs = 0, gamma", "scale_envs"),
+        ("n_envs = 4, gamma", "scale_envs = 0, gamma", "scale_envs must be a positive"),
+        ("n_envs = 4, gamma", "scale_envs = 0.1, gamma", "0.1 of 16 environments is 1.6"),
         ("n_envs = 4, gamma", 'keep = "rollouts", gamma', "keep.*rollouts.*rollout"),
     ],
 )
