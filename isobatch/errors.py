@@ -28,12 +28,25 @@ class InUse(UserError):
 
 def is_disk_full(error: OSError) -> bool:
     """Say whether an error means that there is no room left to write."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def system_error(error: OSError) -> str:
+    """Say in a line what the system refused, and of which file."""
+    if is_disk_full(error):
+        return "the disk is full; files written so far are intact"
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return printable(f"{where}{error.strerror}")
 
 
 def one_line(error: Exception) -> str:
-    """Return an exception's message on one line."""
-    return " ".join(str(error).split())
+    """Return an exception's message on one line, without control characters."""
+    return printable(" ".join(str(error).split()))
+
+
+def printable(text: str) -> str:
+    """Return `text` with control characters spelled out: a terminal would obey them."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def nearest(name: str, known: list[str], count: int = 3) -> str:

@@ -12,7 +12,7 @@ import isobatch
 
 ROOT = Path(isobatch.__file__).parent
 ROOMS = [
-    "errors", "estimate", "text", "machine", "registry", "batch", "recipe", "scaling", "envs",
+    "errors", "files", "estimate", "text", "machine", "registry", "batch", "recipe", "scaling", "envs",
     "presets", "exchange", "models", "experience", "advantages", "normalize", "losses",
     "objectives", "proximal", "update", "noise", "state", "algos", "run", "pages", "probe",
     "study", "cli",

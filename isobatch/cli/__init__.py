@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch import __version__, registry
-from isobatch.errors import UserError, is_disk_full, nearest, one_line
+from isobatch.errors import UserError, nearest, one_line, system_error
 
 USAGE = """usage: isobatch COMMAND ...
 
@@ -63,9 +63,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except OSError as error:
-        if not is_disk_full(error):
+        if error.errno is None:
             raise
-        print("isobatch: the disk is full; files written so far are intact", file=sys.stderr)
+        print(f"isobatch: {system_error(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("isobatch: interrupted", file=sys.stderr)
