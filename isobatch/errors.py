@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(ValueError):
@@ -20,6 +21,17 @@ class UserError(ValueError):
 
 class DamagedFile(UserError):
     """A file whose content is not what was written."""
+
+
+@contextmanager
+def understanding(what: str) -> Iterator[None]:
+    """Report data that do not have the form they were written in as damage, in a line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as e:
+        raise DamagedFile(f"{what} cannot be understood: {type(e).__name__}: {one_line(e)}") from e
 
 
 class InUse(UserError):

@@ -134,6 +134,14 @@ class Folder:
         """Give a file another name in the same directory."""
         os.rename(name, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
+    def move(self, name: str, folder: Folder) -> None:
+        """Move a file, directory or link itself into another directory."""
+        os.rename(name, name, src_dir_fd=self._fd, dst_dir_fd=folder._fd)
+
+    def sync(self) -> None:
+        """Have its names on disk."""
+        os.fsync(self._fd)
+
     def sweep(self) -> None:
         """Remove what processes that were killed had begun to write."""
         for name in self.names():
@@ -187,4 +195,4 @@ def _content(path: Path, descriptor: int, most: int) -> bytes:
         size = os.fstat(descriptor).st_size
         if size > most:
             raise DamagedFile(f"{path} has {size:,} bytes, more than the {most:,} that are read")
-        return file.read(most)
+        return file.read(size)

@@ -12,8 +12,8 @@ import isobatch
 
 ROOT = Path(isobatch.__file__).parent
 ROOMS = [
-    "errors", "files", "estimate", "text", "machine", "registry", "batch", "recipe", "scaling", "envs",
-    "presets", "exchange", "models", "experience", "advantages", "normalize", "losses",
+    "errors", "files", "estimate", "text", "machine", "registry", "batch", "recipe", "scaling",
+    "envs", "presets", "exchange", "models", "experience", "advantages", "normalize", "losses",
     "objectives", "proximal", "update", "noise", "state", "algos", "run", "pages", "probe",
     "study", "cli",
 ]  # fmt: skip

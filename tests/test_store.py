@@ -6,6 +6,7 @@ import torch
 
 from isobatch import Recipe, UserError
 from isobatch.errors import DamagedFile
+from isobatch.run.sealed import sealed
 from isobatch.run.store import (
     RunDirectory,
     read_metrics,
@@ -166,55 +167,86 @@ def test_a_number_that_is_not_finite_becomes_null(run):
     assert read_metrics(run.path) == [{"iterations": 1, "loss": None, "ratio": None, "kl": 0.5}]
 
 
-def test_metrics_are_cut_back_to_an_iteration(run):
-    for n in (1, 2, 3):
-        run.append({"iterations": n})
+def save(run, n):
+    """Save a checkpoint after the iteration `n`, of one step each."""
+    counters = {"iterations": n, "env_steps": n}
+    run.save_checkpoint({"step": torch.tensor(n)}, {"counters": counters}, n)
+
+
+def train(run, iterations):
+    for n in iterations:
+        run.append({"iterations": n, "env_steps": n})
+        save(run, n)
+
+
+def test_rows_after_the_checkpoint_are_cut(run):
+    train(run, (1, 2))
+    run.append({"iterations": 3})
     run.release()
-    run.cut_metrics(2)
-    run.append({"iterations": 3, "resumed": True})
-    assert read_metrics(run.path) == [
-        {"iterations": 1},
-        {"iterations": 2},
-        {"iterations": 3, "resumed": True},
-    ]
+    again = RunDirectory.open(run.path)
+    again.go_on_from(again.last_checkpoint())
+    again.append({"iterations": 3, "env_steps": 3, "resumed": True})
+    save(again, 3)
+    assert [row["iterations"] for row in read_metrics(run.path)] == [1, 2, 3]
+    assert again.last_checkpoint().numbers["metrics"]["rows"] == 3
+    again.release()
 
 
 @pytest.mark.parametrize("half", ['{"iterat', '{"iterations": 2}'])
 def test_a_half_written_last_row_is_dropped(run, half):
-    run.append({"iterations": 1})
+    train(run, (1,))
+    whole = (run.path / "metrics.jsonl").read_bytes()
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write(half)
-    assert read_metrics(run.path) == [{"iterations": 1}]
-    run.cut_metrics(5)
-    assert (run.path / "metrics.jsonl").read_text() == '{"iterations": 1}\n'
+    assert [row["iterations"] for row in read_metrics(run.path)] == [1]
+    run.go_on_from(run.last_checkpoint())
+    assert (run.path / "metrics.jsonl").read_bytes() == whole
 
 
 def test_the_last_checkpoint_is_the_one_given_and_two_are_kept(run):
-    for n in (1, 2, 10):
-        run.save_checkpoint({"step": torch.tensor(n)}, {"iterations": n}, n)
-    tensors, data = run.last_checkpoint()
-    assert int(tensors["step"]) == data["iterations"] == 10
+    train(run, (1, 2, 3, 10))
+    found = run.last_checkpoint()
+    assert int(found.tensors["step"]) == found.numbers["counters"]["iterations"] == 10
     assert len(list((run.path / "checkpoints").iterdir())) == 2
 
 
-def test_a_run_without_checkpoints_has_none(run):
+def test_a_run_without_checkpoints_and_rows_has_none(run):
     assert run.last_checkpoint() is None
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(run):
-    for n in (1, 2):
-        run.save_checkpoint({"step": torch.tensor(n)}, {"iterations": n}, n)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_is_named(run):
+    train(run, (1, 2))
     newest = max((run.path / "checkpoints").iterdir())
     flip(newest, -1)
-    assert run.last_checkpoint()[1] == {"iterations": 1}
+    found = run.last_checkpoint()
+    assert found.numbers["counters"]["iterations"] == 1
+    assert "hash does not match" in found.skipped[newest.name]
+    run.go_on_from(found)
+    assert not newest.exists(), "or it would count among the last two"
+    assert len(read_metrics(run.path)) == 1
 
 
-def test_where_every_checkpoint_is_damaged_there_is_none(run):
-    for n in (1, 2):
-        run.save_checkpoint({"step": torch.tensor(n)}, {"iterations": n}, n)
+def test_where_every_checkpoint_is_damaged_nothing_starts_over(run):
+    train(run, (1, 2))
     for file in list((run.path / "checkpoints").iterdir()):
         flip(file, -1)
+    before = files_under(run.path)
+    with pytest.raises(DamagedFile, match=r"no checkpoint to go on from.*--from-scratch"):
+        run.last_checkpoint()
+    assert files_under(run.path) == before
+
+
+def test_what_was_trained_is_kept_aside(run):
+    train(run, (1, 2))
+    assert run.set_aside() == "set-aside-1"
     assert run.last_checkpoint() is None
+    assert (run.path / "set-aside-1" / "metrics.jsonl").stat().st_size
+    train(run, (1,))
+    assert run.set_aside() == "set-aside-2"
+
+
+def test_equal_content_gives_equal_bytes():
+    assert len({sealed(TENSORS, DATA) for _ in range(20)}) == 1
 
 
 def test_a_damaged_policy_is_one_clear_error(run):

@@ -372,7 +372,8 @@ def test_rows_past_the_checkpoint_are_cut_and_made_again(out):
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     with (out / "metrics.jsonl").open("a") as file:
         file.write('{"iterations": 5, "env_st')
-    run = isobatch.resume(out, quiet=True)
+    with pytest.warns(UserWarning, match=r"passed over.*hash does not match|goes on from"):
+        run = isobatch.resume(out, quiet=True)
     assert [row["iterations"] for row in run.metrics] == list(range(1, len(run.metrics) + 1))
     kept = [row for row in run.metrics if row in rows]
     assert 1 <= len(kept) == len(rows) - 1
@@ -380,14 +381,20 @@ def test_rows_past_the_checkpoint_are_cut_and_made_again(out):
     assert 62 < run.metrics[-1]["env_steps"] <= 64
 
 
-def test_a_run_without_any_good_checkpoint_begins_again(out):
-    isobatch.train("CartPole-v1", **TINY, total_timesteps=64, out=out)
+def test_a_run_without_any_good_checkpoint_begins_again_only_where_asked_to(out):
+    rows = isobatch.train("CartPole-v1", **TINY, total_timesteps=64, out=out).metrics
     for file in (out / "checkpoints").iterdir():
         file.write_bytes(b"gone")
-    run = isobatch.resume(out, quiet=True)
-    assert [row["iterations"] for row in run.metrics] == list(range(1, len(run.metrics) + 1))
-    assert run.metrics[0]["resumed"]
-    assert 62 < run.metrics[-1]["env_steps"] <= 64
+    with pytest.raises(UserError, match="no checkpoint to go on from"):
+        isobatch.resume(out, quiet=True)
+    assert isobatch.Run(out).metrics == rows
+    with pytest.warns(UserWarning, match="set-aside-1 has what was trained before"):
+        run = isobatch.resume(out, from_scratch=True, quiet=True)
+    drop = (*CLOCK_COLUMNS, "resumed")
+    plain = [[{k: v for k, v in row.items() if k not in drop} for row in each]
+             for each in (rows, run.metrics)]  # fmt: skip
+    assert plain[0] == plain[1], "the same recipe from the start is the same run"
+    assert (out / "set-aside-1" / "metrics.jsonl").exists()
 
 
 def test_no_sitting_and_no_evaluation_shares_an_environment(out):

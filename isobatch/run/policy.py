@@ -15,7 +15,7 @@ from isobatch.envs import Observation
 from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import evaluation_seeds
 from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
-from isobatch.errors import UserError
+from isobatch.errors import UserError, understanding
 from isobatch.experience.play import MOST_ENVS, Evaluation, play
 from isobatch.models import Agent, EncoderFactory, make_agent
 from isobatch.normalize import ObservationNormalizer
@@ -131,22 +131,18 @@ def load(
         raise UserError(f"at must lie in [0, 1], a fraction of the budget, got {at}")
     tensors, description = store.read_policy(path, at, best)
     recipe = Recipe.load(Path(path) / "recipe.toml")
-    observations = ObservationLayout.from_json(description["observations"])
-    actions = ActionLayout.from_json(description["actions"])
+    with understanding(f"the policy of {path}"):
+        observations = ObservationLayout.from_json(description["observations"])
+        actions = ActionLayout.from_json(description["actions"])
+        env_steps = int(description["env_steps"])
     model = make_agent(recipe, observations, actions, encoder)
-    model.load_state_dict(under(tensors, "model"))
     width = observations.vector if recipe.normalize.normalize_observations else None
     normalizer = ObservationNormalizer(width)
-    normalizer.load_state_dict(under(tensors, "observation"))
-    return Policy(
-        recipe,
-        observations,
-        actions,
-        model,
-        normalizer,
-        env_steps=description["env_steps"],
-        reward_moments=under(tensors, "reward") or None,
-    )
+    with understanding(f"the policy of {path}"):
+        model.load_state_dict(under(tensors, "model"))
+        normalizer.load_state_dict(under(tensors, "observation"))
+    reward_moments = under(tensors, "reward") or None
+    return Policy(recipe, observations, actions, model, normalizer, env_steps, reward_moments)
 
 
 def evaluate(

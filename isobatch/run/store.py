@@ -7,62 +7,59 @@
     policy.safetensors   what `eval` and `load` use, sealed
     policies/*           the same at parts of the budget, for probing
 
-A sealed file is safetensors with its plain data and a hash of both in the header; it is written
-beside, fsynced and renamed, so that it is there whole or not at all. No pickles.
+A checkpoint knows the rows that were written before it, and the recipe: files of other runs, and
+rows that changed, are found. See `sealed` for its form and `files` for how all are written.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import hashlib
-import json
-import math
 import os
 import re
 import shutil
 import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
-import torch
 from torch import Tensor
 
-from isobatch.errors import DamagedFile, InUse, UserError, one_line
+from isobatch import files
+from isobatch.errors import DamagedFile, InUse, UserError, understanding
+from isobatch.files import Folder
 from isobatch.recipe import Recipe
+from isobatch.run.rows import Mark, Rows, mark_of, parsed, read_rows
+from isobatch.run.sealed import Sealed, read_in, read_sealed, sealed, write_sealed
+
+__all__ = [
+    "CLOCK_COLUMNS", "EVALUATIONS", "METRICS", "Checkpoint", "RunDirectory", "kept_policies",
+    "read_checkpoint", "read_evaluations", "read_metrics", "read_policy", "read_sealed",
+    "refuse_foreign", "refuse_taken", "safe_name", "write_atomically", "write_sealed",
+]  # fmt: skip
 
 CLOCK_COLUMNS = ("seconds", "steps_per_second", "time", "probe_seconds")
 """Metrics that depend on the clock; all others are the same for the same recipe."""
 KEPT_CHECKPOINTS = 2
-EVALUATIONS = "evaluations.jsonl"
+METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
+SEALED = re.compile(r"([0-9]{1,18})\.safetensors")
+"""Names of checkpoints and of kept policies: iterations, or environment steps."""
+OF_A_RUN = (METRICS, EVALUATIONS, "policy.safetensors", "policies", "checkpoints")
+"""What training writes into a run directory, beside the recipe."""
+
+write_atomically = files.write
 
 
-def write_sealed(path: Path, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
-    """Write tensors and plain data to `path` at once: there whole, or not at all."""
-    from safetensors.torch import save
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole state to go on from."""
 
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    text = json.dumps(data, allow_nan=False, sort_keys=True)
-    header = {"data": text, "sha256": _digest(plain, text)}
-    write_atomically(path, save(plain, metadata=header))
-
-
-def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `write_sealed` wrote; raise `DamagedFile` if a byte of it changed."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        text = header["data"]
-        if _digest(tensors, text) != header["sha256"]:
-            raise DamagedFile(f"{path} is damaged: its hash does not match")
-        return tensors, json.loads(text)
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        if isinstance(error, DamagedFile | FileNotFoundError):
-            raise
-        raise DamagedFile(f"{path} is damaged: {one_line(error)}") from error
+    tensors: dict[str, Tensor]
+    numbers: dict[str, Any]
+    metrics: Mark
+    evaluations: Mark
+    skipped: dict[str, str]
+    """Newer ones that cannot be gone on from, and why."""
 
 
 class RunDirectory:
@@ -71,8 +68,10 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._made: list[Path] = []
-        self._lock = None
-        self._metrics = None
+        self._lock: BinaryIO | None = None
+        self._folder = Folder(path)
+        self._metrics = Rows(self._folder, METRICS)
+        self._evaluations = Rows(self._folder, EVALUATIONS)
 
     @classmethod
     def create(cls, path: str | Path, recipe: Recipe) -> RunDirectory:
@@ -82,22 +81,26 @@ class RunDirectory:
         made = [parent for parent in path.parents if not parent.exists()]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            _sweep_beside(path)
             beside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
         except OSError as error:
             raise UserError(f"cannot make the run directory {path}: {error.strerror}") from None
         try:
             beside.chmod(0o755)
-            (beside / "checkpoints").mkdir()
-            write_atomically(beside / "recipe.toml", recipe.to_toml().encode())
-            write_atomically(beside / "metrics.jsonl", b"")
+            run = cls(beside)
+            run.hold()  # From the start, so that what a killed process leaves is known by it.
+            run._folder.folder("checkpoints", make=True)
+            run.save_recipe(recipe)
+            run._folder.write(METRICS, b"")
             os.rename(beside, path)
         except OSError as error:
             shutil.rmtree(beside, ignore_errors=True)
+            refuse_taken(path)  # Another process was quicker.
             raise UserError(f"cannot make the run directory {path}: {error.strerror}") from None
-        _sync_directory(path.parent)
-        run = cls(path)
+        with Folder(path.parent) as parent:
+            parent.sync()
+        run.path = run._folder.path = path
         run._made = made
-        run.hold()
         return run
 
     @classmethod
@@ -108,11 +111,12 @@ class RunDirectory:
             raise UserError(f"{path} holds no run (there is no recipe.toml in it)")
         run = cls(path)
         run.hold()
+        run._folder.sweep()
         return run
 
     def hold(self) -> None:
         """Keep other processes from writing here until this one ends or calls `release`."""
-        self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 - held until release()
+        self._lock = self._folder.lock_file(".lock")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -121,10 +125,11 @@ class RunDirectory:
 
     def release(self) -> None:
         """Let go of the directory."""
-        for file in (self._metrics, self._lock):
-            if file is not None:
-                file.close()
-        self._metrics = self._lock = None
+        self._metrics.close()
+        self._evaluations.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def discard(self) -> None:
         """Remove a run that came to nothing, and the folders made for it."""
@@ -141,47 +146,86 @@ class RunDirectory:
 
     def save_recipe(self, recipe: Recipe) -> None:
         """Replace the recipe (a longer budget, on resuming)."""
-        write_atomically(self.path / "recipe.toml", recipe.to_toml().encode())
+        self._folder.write("recipe.toml", recipe.to_toml().encode())
 
     def append(self, row: dict[str, Any]) -> None:
         """Add one row to the metrics; numbers that are not finite become null."""
-        if self._metrics is None:
-            file = self.path / "metrics.jsonl"
-            self._metrics = file.open("a", encoding="utf-8")
-        clean = {key: _finite(value) for key, value in row.items()}
-        self._metrics.write(json.dumps(clean, allow_nan=False) + "\n")
-        self._metrics.flush()
+        self._metrics.append(row)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all whole rows of the metrics."""
         return read_metrics(self.path)
 
-    def cut_metrics(self, iterations: int) -> None:
-        """Drop rows past `iterations`, and a last row that was only half written."""
-        rows = [row for row in self.metrics() if row["iterations"] <= iterations]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        write_atomically(self.path / "metrics.jsonl", text.encode())
+    def append_evaluation(self, row: dict[str, Any]) -> None:
+        """Add one row to the evaluations, on disk when this returns."""
+        self._evaluations.append(row, sync=True)
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Return all whole rows of the evaluations, none where there are none."""
+        return read_evaluations(self.path)
 
     def save_checkpoint(
         self, tensors: dict[str, Tensor], data: dict[str, Any], iterations: int
     ) -> None:
         """Write a checkpoint after the rows it stands for are on disk; keep the last two."""
-        if self._metrics is not None:
-            os.fsync(self._metrics.fileno())
-        folder = self.path / "checkpoints"
-        folder.mkdir(exist_ok=True)
-        write_sealed(folder / f"{iterations:09d}.safetensors", tensors, data)
-        for old in sorted(folder.glob("[0-9]*.safetensors"))[:-KEPT_CHECKPOINTS]:
-            old.unlink()
+        self._metrics.sync()
+        data = data | {
+            "recipe": self._recipe_text(),
+            "metrics": self._metrics.mark(),
+            "evaluations": self._evaluations.mark(),
+        }
+        with self._folder.folder("checkpoints", make=True) as folder:
+            folder.write(f"{iterations:09d}.safetensors", sealed(tensors, data))
+            for old in _numbered(folder)[:-KEPT_CHECKPOINTS]:
+                folder.remove(old)
 
-    def last_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Return the newest checkpoint that is whole, or None where there is none."""
-        for path in sorted((self.path / "checkpoints").glob("[0-9]*.safetensors"), reverse=True):
-            try:
-                return read_sealed(path)
-            except DamagedFile:
-                path.rename(path.with_suffix(".damaged"))
-        return None
+    def last_checkpoint(self) -> Checkpoint | None:
+        """Return the newest checkpoint that is whole and has its rows, None where there is none.
+
+        A run that was stopped before its first checkpoint has none, and has lost nothing.
+        """
+        skipped: dict[str, str] = {}
+        if not self._folder.has("checkpoints"):
+            return self._refuse_to_start_over(skipped)
+        with self._folder.folder("checkpoints") as folder:
+            for name in reversed(_numbered(folder)):
+                try:
+                    path = folder.path / name
+                    tensors, numbers = read_in(folder, name)
+                    with understanding(str(path)):
+                        metrics, evaluations = self._rows_of(numbers, path)
+                    return Checkpoint(tensors, numbers, metrics, evaluations, skipped)
+                except DamagedFile as error:
+                    skipped[name] = str(error)
+        return self._refuse_to_start_over(skipped)
+
+    def go_on_from(self, checkpoint: Checkpoint) -> None:
+        """Drop what was written after a checkpoint: rows, kept policies; move damaged ones away."""
+        with self._folder.folder("checkpoints") as folder:
+            folder.sweep()
+            for name in checkpoint.skipped:
+                folder.rename(name, f"{name}.damaged")
+        self._metrics.cut(checkpoint.metrics)
+        self._evaluations.cut(checkpoint.evaluations)
+        if self._folder.has("policies"):
+            with self._folder.folder("policies") as folder:
+                folder.sweep()
+                for name in _numbered(folder):
+                    if _number(name) > checkpoint.numbers["counters"]["env_steps"]:
+                        folder.remove(name)
+
+    def set_aside(self) -> str | None:
+        """Move all that training wrote into a folder of its own; return its name."""
+        present = [name for name in OF_A_RUN if self._folder.has(name)]
+        if not present:
+            return None
+        taken = [name for name in self._folder.names() if name.startswith("set-aside-")]
+        aside = f"set-aside-{len(taken) + 1}"
+        with self._folder.folder(aside, make=True) as folder:
+            for name in present:
+                self._folder.move(name, folder)
+        self._folder.write(METRICS, b"")
+        return aside
 
     def save_policy(
         self,
@@ -193,53 +237,92 @@ class RunDirectory:
 
         The best of the evaluations is a file of its own.
         """
+        content = sealed(tensors, data | {"recipe": self._recipe_text()})
         if keep != "last":
             name = "best" if keep == "best" else f"{data['env_steps']:012d}"
-            kept = self.path / "policies" / f"{name}.safetensors"
-            kept.parent.mkdir(exist_ok=True)
-            write_sealed(kept, tensors, data)
+            with self._folder.folder("policies", make=True) as folder:
+                folder.write(f"{name}.safetensors", content)
         if keep != "best":
-            write_sealed(self.path / "policy.safetensors", tensors, data)
+            self._folder.write("policy.safetensors", content)
 
-    def append_evaluation(self, row: dict[str, Any]) -> None:
-        """Add one row to the evaluations, on disk when this returns."""
-        with open(self.path / EVALUATIONS, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+    def _recipe_text(self) -> str:
+        return self._folder.read("recipe.toml").decode()
 
-    def evaluations(self) -> list[dict[str, Any]]:
-        """Return all whole rows of the evaluations, none where there are none."""
-        return read_evaluations(self.path)
+    def _rows_of(self, numbers: dict[str, Any], path: Path) -> tuple[Mark, Mark]:
+        """Return where a checkpoint's rows end; raise `DamagedFile` where they are not there."""
+        refuse_foreign(numbers, self.recipe, path)
+        if "metrics" not in numbers:
+            return self._rows_without_marks(numbers)
+        for rows in (self._metrics, self._evaluations):
+            rows.refuse_other(numbers[rows.path.stem])
+        return numbers["metrics"], numbers["evaluations"]
 
-    def cut_evaluations(self, env_steps: int) -> None:
-        """Drop evaluations at marks past `env_steps`: they are played again."""
-        if (self.path / EVALUATIONS).exists():
-            rows = [row for row in self.evaluations() if 0 < env_steps >= row["mark"]]
-            text = "".join(json.dumps(row) + "\n" for row in rows)
-            write_atomically(self.path / EVALUATIONS, text.encode())
+    def _rows_without_marks(self, numbers: dict[str, Any]) -> tuple[Mark, Mark]:
+        """The same of a checkpoint of an earlier version, by the rows' own counts."""
+        iterations, env_steps = (numbers["counters"][name] for name in ("iterations", "env_steps"))
+        content, played = self._metrics.content(), self._evaluations.content()
+        rows = parsed(content, self._metrics.path)[:iterations]
+        if [row["iterations"] for row in rows] != list(range(1, iterations + 1)) or (
+            rows and rows[-1]["env_steps"] != env_steps
+        ):
+            raise DamagedFile(f"{self._metrics.path} does not hold the {iterations} rows saved")
+        marks = [row["mark"] for row in parsed(played, self._evaluations.path)]
+        done = sum(1 for mark in marks if 0 < env_steps >= mark)
+        return mark_of(content, iterations), mark_of(played, done)
 
-    def cut_policies(self, env_steps: int) -> None:
-        """Drop kept policies past `env_steps`: they are made again."""
-        for kept, file in kept_policies(self.path).items():
-            if kept > env_steps:
-                file.unlink()
+    def _refuse_to_start_over(self, skipped: dict[str, str]) -> None:
+        if not skipped and not self._metrics.content():
+            return
+        why = next(iter(skipped.values()), "there is none")
+        raise DamagedFile(
+            f"{self.path} has no checkpoint to go on from: {why}; --from-scratch trains it again "
+            "from the start and keeps what is there in a folder set-aside"
+        )
+
+
+def refuse_foreign(data: dict[str, Any], recipe: Recipe, path: Path) -> None:
+    """Raise `DamagedFile` where a sealed file belongs to a run of another recipe.
+
+    The budget and what belongs to the machine may be others.
+    """
+    if "recipe" not in data:
+        return  # Earlier versions did not say.
+    own = Recipe.from_toml(data["recipe"], f"the recipe in {path}")
+    free = {"total_timesteps", *(each.name for each in fields(recipe.machine))}
+    other = [
+        name
+        for name, value in recipe.values.items()
+        if name not in free and own.values.get(name) != value
+    ]
+    if other:
+        raise DamagedFile(
+            f"{path} was written with another recipe: {other[0]} was "
+            f"{own.values.get(other[0])!r}, recipe.toml has {recipe.values[other[0]]!r}"
+        )
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor] | None:
     """Return the tensors of a run's newest whole checkpoint, None where there is none."""
-    for file in sorted((Path(path) / "checkpoints").glob("[0-9]*.safetensors"), reverse=True):
-        with contextlib.suppress(DamagedFile):
-            return read_sealed(file)[0]
+    with (
+        suppress(FileNotFoundError, DamagedFile),
+        Folder(path) as run,
+        run.folder("checkpoints") as folder,
+    ):
+        for name in reversed(_numbered(folder)):
+            with suppress(DamagedFile):
+                return read_in(folder, name)[0]
     return None
 
 
 def refuse_taken(path: Path) -> None:
     """Refuse an output directory that holds anything."""
-    if (path / "recipe.toml").exists():
-        raise UserError(f"{path} holds another run: resume it, or choose another --out")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"{path} exists and is not an empty directory: choose another --out")
+    try:
+        if (path / "recipe.toml").exists():
+            raise UserError(f"{path} holds another run: resume it, or choose another --out")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"{path} exists and is not an empty directory: choose another --out")
+    except OSError as error:
+        raise UserError(f"cannot make the run directory {path}: {error.strerror}") from None
 
 
 def read_metrics(path: str | Path, most: int | None = None) -> list[dict[str, Any]]:
@@ -247,38 +330,26 @@ def read_metrics(path: str | Path, most: int | None = None) -> list[dict[str, An
 
     With `most`, about that many rows evenly spread, the last among them: enough to draw a curve.
     """
-    return _read_rows(Path(path) / "metrics.jsonl", most)
+    with Folder(path) as folder:
+        return read_rows(folder, METRICS, most)
 
 
 def read_evaluations(path: str | Path) -> list[dict[str, Any]]:
     """Return the rows of a run's evaluations, one a mark; none where it has not been evaluated."""
-    file = Path(path) / EVALUATIONS
-    return _read_rows(file) if file.exists() else []
-
-
-def _read_rows(file: Path, most: int | None = None) -> list[dict[str, Any]]:
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        del lines[-1]
-    stride = 1 if most is None else max(1, len(lines) // most)
-    rows = []
-    for number in range((len(lines) - 1) % stride, len(lines), stride):
-        try:
-            rows.append(json.loads(lines[number]))
-        except json.JSONDecodeError:
-            raise DamagedFile(f"{file}, line {number + 1} is not JSON") from None
-    return rows
+    with Folder(path) as folder:
+        return read_rows(folder, EVALUATIONS) if folder.has(EVALUATIONS) else []
 
 
 def kept_policies(path: str | Path) -> dict[int, Path]:
     """Return the policies kept in the course of a run, by their environment steps."""
-    files = (Path(path) / "policies").glob("[0-9]*.safetensors")
-    return {int(file.stem): file for file in sorted(files)}
+    with Folder(path) as run:
+        if not run.has("policies"):
+            return {}
+        with run.folder("policies") as folder:
+            return {_number(name): folder.path / name for name in _numbered(folder)}
 
 
-def read_policy(
-    path: str | Path, at: float | None = None, best: bool = False
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_policy(path: str | Path, at: float | None = None, best: bool = False) -> Sealed:
     """Return tensors and description of a run's last policy, of that nearest `at`, or the best.
 
     `at` is a fraction of the run's budget.
@@ -290,16 +361,16 @@ def read_policy(
         )
     if not file.is_file():
         raise UserError(f"{path} holds no policy yet: there is no policy.safetensors in it")
-    try:
-        last = read_sealed(file)
-        if at is None:
-            return last
-        wanted = at * Recipe.load(Path(path) / "recipe.toml").total_timesteps
-        policies = kept_policies(path) | {last[1]["env_steps"]: file}
-        nearest = policies[min(policies, key=lambda steps: abs(steps - wanted))]
-        return last if nearest == file else read_sealed(nearest)
-    except DamagedFile as error:
-        raise UserError(str(error)) from None
+    recipe = Recipe.load(Path(path) / "recipe.toml")
+    last = read_sealed(file)
+    with understanding(str(file)):
+        if at is not None:
+            wanted = at * recipe.total_timesteps
+            policies = kept_policies(path) | {last[1]["env_steps"]: file}
+            file = policies[min(policies, key=lambda steps: abs(steps - wanted))]
+            last = read_sealed(file)
+        refuse_foreign(last[1], recipe, file)
+    return last
 
 
 def safe_name(text: str) -> str:
@@ -307,33 +378,25 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-") or "run"
 
 
-def _digest(tensors: dict[str, Tensor], text: str) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+def _numbered(folder: Folder) -> list[str]:
+    """Return the sealed files that are named by a number, in its order."""
+    return sorted((name for name in folder.names() if SEALED.fullmatch(name)), key=_number)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file beside and rename it: there whole, or not at all."""
-    beside = path.with_name(f".{path.name}.new")
-    with open(beside, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
-    _sync_directory(path.parent)
+def _number(name: str) -> int:
+    return int(name.partition(".")[0])
 
 
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _sweep_beside(path: Path) -> None:
+    """Remove what processes that were killed while they made this run have left beside it."""
+    with Folder(path.parent) as parent:
+        for name in parent.names():
+            if not re.fullmatch(rf"\.{re.escape(path.name)}-\w{{8}}", name):
+                continue
+            with (
+                suppress(OSError, DamagedFile),
+                parent.folder(name) as folder,
+                folder.lock_file(".lock") as lock,
+            ):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Held while its maker lives.
+                shutil.rmtree(path.parent / name)

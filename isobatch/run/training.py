@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,7 @@ import torch
 from isobatch import __version__, algos
 from isobatch.envs import MakeEnv
 from isobatch.envs.catalog import require_trusted
-from isobatch.errors import UserError
+from isobatch.errors import UserError, understanding
 from isobatch.models import EncoderFactory
 from isobatch.presets import family_preset, preset
 from isobatch.recipe import USERS_OWN, Recipe, check_budget
@@ -108,6 +109,7 @@ def resume(
     env: str | None = None,
     make_env: MakeEnv | None = None,
     encoder: EncoderLike | None = None,
+    from_scratch: bool = False,
     sinks: Iterable[Sink] = (),
     on_iteration: OnIteration | None = None,
     quiet: bool = False,
@@ -116,6 +118,9 @@ def resume(
 
     The environments are made anew, with seeds the run has not used; the first row after that is
     marked `resumed`. `env` repeats a `module:Id`, since no file may name a module to import.
+    A checkpoint that is damaged, or whose rows are not there, is said and passed over. Where none
+    is left it is an error; `from_scratch` then trains again from the start, and keeps what is there
+    in a folder set-aside.
     """
     directory = store.RunDirectory.open(path)
     try:
@@ -125,15 +130,20 @@ def resume(
             recipe = recipe.replace(total_timesteps=total_timesteps)
         check_budget(recipe)
         algos.check(recipe)
+        if from_scratch:
+            _start_over(directory)
         checkpoint = directory.last_checkpoint()
-        if checkpoint:
-            _check_version(path, checkpoint[1])
+        numbers = checkpoint.numbers if checkpoint else None
+        if numbers is not None:
+            _check_version(path, numbers)
         device = choose_device(recipe.machine.device)
-        environments = Environments(recipe, make_env, device, checkpoint[1] if checkpoint else None)
+        with understanding(f"{path}: the checkpoint"):
+            environments = Environments(recipe, make_env, device, numbers)
         try:
             state = _begin(environments, encoder)
             if checkpoint:
-                state.load(*checkpoint)
+                with understanding(f"{path}: the checkpoint"):
+                    state.load(checkpoint.tensors, checkpoint.numbers)
             if total_timesteps is not None and total_timesteps < state.counters.env_steps:
                 raise UserError(
                     f"{path} already has {state.counters.env_steps} environment steps, more than "
@@ -142,15 +152,32 @@ def resume(
                 )
             state.counters.restarts += 1
             directory.save_recipe(recipe)
-            directory.cut_metrics(state.counters.iterations)
-            directory.cut_policies(state.counters.env_steps)
-            directory.cut_evaluations(state.counters.env_steps)
+            if checkpoint:
+                _say_what_was_found(directory, checkpoint, state)
+                directory.go_on_from(checkpoint)
             stopped = run(state, environments, directory, _heard(sinks, quiet), on_iteration)
             return Run(directory.path, interrupted=stopped)
         finally:
             environments.close()
     finally:
         directory.release()
+
+
+def _start_over(directory: store.RunDirectory) -> None:
+    aside = directory.set_aside()
+    if aside is not None:
+        warnings.warn(f"{directory.path / aside} has what was trained before", stacklevel=3)
+
+
+def _say_what_was_found(
+    directory: store.RunDirectory, checkpoint: store.Checkpoint, state: TrainState
+) -> None:
+    """Warn of checkpoints that were passed over; a run must not lose anything in silence."""
+    for name, why in checkpoint.skipped.items():
+        warnings.warn(f"checkpoint {name} of {directory.path} was passed over: {why}", stacklevel=3)
+    if checkpoint.skipped:
+        steps = state.counters.env_steps
+        warnings.warn(f"{directory.path} goes on from {steps:,} environment steps", stacklevel=3)
 
 
 def _check_version(path: str | Path, numbers: Mapping[str, Any]) -> None:
