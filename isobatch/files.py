@@ -89,10 +89,6 @@ class Folder:
         path = self.path / name
         return _content(path, _opened(path, name, os.O_RDONLY, self._fd), most)
 
-    def size(self, name: str) -> int:
-        """Return a file's size."""
-        return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_size
-
     def write(self, name: str, content: bytes) -> None:
         """Write a file: there whole, or, whatever happens, as it was."""
         with self.replacing(name) as file:
@@ -134,6 +130,14 @@ class Folder:
         """Give a file another name in the same directory."""
         os.rename(name, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
+    def touch(self, name: str) -> None:
+        """Set a file's time to now."""
+        os.utime(name, dir_fd=self._fd, follow_symlinks=False)
+
+    def changed(self, name: str) -> float:
+        """Return when a file was last changed or touched, by the disk's clock."""
+        return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mtime
+
     def move(self, name: str, folder: Folder) -> None:
         """Move a file, directory or link itself into another directory."""
         os.rename(name, name, src_dir_fd=self._fd, dst_dir_fd=folder._fd)
@@ -163,6 +167,15 @@ def read_text(path: str | Path, what: str = "", most: int = MOST_TEXT) -> str:
         raise UserError(f"cannot read {named}: it is not UTF-8 (byte {error.start})") from None
     except OSError as error:
         raise UserError(f"cannot read {named}: {error.strerror}") from None
+
+
+def refuse_links(root: Path, path: Path) -> None:
+    """Raise `DamagedFile` where a directory on the way from `root` to `path` is a link."""
+    for part in (path, *path.parents):
+        if part == root:
+            return
+        if part.is_symlink():
+            raise DamagedFile(f"{part} is a symbolic link: it is not followed")
 
 
 def write(path: str | Path, content: bytes) -> None:

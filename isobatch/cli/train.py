@@ -49,6 +49,11 @@ def resume(arguments: list[str]) -> int:
     parser.add_argument(
         "--total-timesteps", type=whole_number, metavar="N", help="new budget in environment steps"
     )
+    parser.add_argument(
+        "--from-scratch",
+        action="store_true",
+        help="train again from the start; what is there is kept in a folder set-aside",
+    )
     add_env_flag(parser)
     _add_output_flags(parser)
     parsed = parser.parse_args(arguments)
@@ -56,7 +61,11 @@ def resume(arguments: list[str]) -> int:
     from isobatch.run import training
 
     run = training.resume(
-        parsed.run, total_timesteps=parsed.total_timesteps, env=parsed.env, quiet=parsed.quiet
+        parsed.run,
+        total_timesteps=parsed.total_timesteps,
+        env=parsed.env,
+        from_scratch=parsed.from_scratch,
+        quiet=parsed.quiet,
     )
     return _report(run)
 

@@ -33,7 +33,8 @@ from isobatch.run.rows import Mark, Rows, mark_of, parsed, read_rows
 from isobatch.run.sealed import Sealed, read_in, read_sealed, sealed, write_sealed
 
 __all__ = [
-    "CLOCK_COLUMNS", "EVALUATIONS", "METRICS", "Checkpoint", "RunDirectory", "kept_policies",
+    "CLOCK_COLUMNS", "EVALUATIONS", "METRICS", "Checkpoint", "RunDirectory", "iterations_saved",
+    "kept_policies",
     "read_checkpoint", "read_evaluations", "read_metrics", "read_policy", "read_sealed",
     "refuse_foreign", "refuse_taken", "safe_name", "write_atomically", "write_sealed",
 ]  # fmt: skip
@@ -299,6 +300,17 @@ def refuse_foreign(data: dict[str, Any], recipe: Recipe, path: Path) -> None:
             f"{path} was written with another recipe: {other[0]} was "
             f"{own.values.get(other[0])!r}, recipe.toml has {recipe.values[other[0]]!r}"
         )
+
+
+def iterations_saved(path: str | Path) -> int:
+    """Return the iterations of a run's newest checkpoint, whole or not; 0 where there is none."""
+    with (
+        suppress(FileNotFoundError, DamagedFile),
+        Folder(path) as run,
+        run.folder("checkpoints") as folder,
+    ):
+        return max((_number(name) for name in _numbered(folder)), default=0)
+    return 0
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor] | None:

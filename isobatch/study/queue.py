@@ -18,7 +18,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import socket
 import time
 import uuid
@@ -29,7 +28,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isobatch.errors import DamagedFile, UserError, one_line
-from isobatch.run.store import EVALUATIONS, safe_name, write_atomically
+from isobatch.files import MOST_TEXT, Folder, refuse_links
+from isobatch.recipe.checks import refuse_misfits
+from isobatch.run.rows import Rows, read_rows
+from isobatch.run.store import EVALUATIONS, iterations_saved, safe_name
 from isobatch.study.design import Cell, Study
 from isobatch.text import counted
 
@@ -62,6 +64,9 @@ class Result:
     evaluations_sha256: str = ""
     """Empty in studies of the first version, whose runs were not evaluated while training."""
 
+    def __post_init__(self) -> None:
+        refuse_misfits(self)
+
 
 @dataclass(frozen=True)
 class Holder:
@@ -72,6 +77,9 @@ class Holder:
     pid: int
     started: str
     """The process's start, so that a reused pid is not taken for it."""
+
+    def __post_init__(self) -> None:
+        refuse_misfits(self)
 
     @property
     def is_dead(self) -> bool:
@@ -88,7 +96,6 @@ class Queue:
 
     def __init__(self, root: str | Path, study: Study) -> None:
         self.root, self.study = Path(root), study
-        self._folder = self.root / "queue"
 
     @classmethod
     def create(cls, root: str | Path, study: Study) -> Queue:
@@ -107,8 +114,10 @@ class Queue:
         elif root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise UserError(f"{root} exists and holds no study: choose another --out")
         try:
-            queue._folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(root / "study.json", study.to_json().encode())
+            root.mkdir(parents=True, exist_ok=True)
+            with Folder(root) as folder:
+                folder.folder("queue", make=True).close()
+                folder.write("study.json", study.to_json().encode())
         except OSError as error:
             raise UserError(f"cannot make the study directory {root}: {error.strerror}") from None
         return queue
@@ -124,7 +133,8 @@ class Queue:
 
     def states(self) -> dict[Cell, Status]:
         """Return what stands where, at a glance: claims and results are not examined."""
-        present = {entry.name for entry in os.scandir(self._folder)}
+        with self._files() as folder:
+            present = set(folder.names())
 
         def status(cell: Cell) -> Status:
             for kind in ("done", "failed", "claim"):
@@ -143,7 +153,7 @@ class Queue:
                     status = self.states()[cell]
                 if status == "free":
                     holder = Holder(uuid.uuid4().hex, socket.gethostname(), *_this_process())
-                    write_atomically(self._file(cell, "claim"), _json(asdict(holder)))
+                    self._write(cell, "claim", asdict(holder))
                     return Lease(self, cell, holder)
         return None
 
@@ -162,10 +172,10 @@ class Queue:
 
     def result(self, cell: Cell) -> Result:
         """Return a finished cell's result; raise `DamagedFile` where its files do not match it."""
-        file = self._file(cell, "done")
         try:
-            result = Result(**json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            result = Result(**self._read(cell, "done"))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            file = self._file(cell, "done")
             raise DamagedFile(f"{file} cannot be read: {one_line(error)}") from None
         for name, expected in (
             ("metrics.jsonl", result.metrics_sha256),
@@ -179,16 +189,15 @@ class Queue:
     def failure(self, cell: Cell) -> str:
         """Return why a cell was given up."""
         try:
-            return json.loads(self._file(cell, "failed").read_text(encoding="utf-8"))["reason"]
-        except (OSError, ValueError, KeyError, TypeError):
+            return str(self._read(cell, "failed")["reason"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return "its failure record cannot be read"
 
     def attempts(self, cell: Cell) -> list[dict[str, Any]]:
         """Return the attempts that came to nothing."""
-        file = self._file(cell, "attempts")
-        if not file.exists():
-            return []
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        name = _name(cell, "attempts")
+        with self._files() as folder:
+            return read_rows(folder, name) if folder.has(name) else []
 
     def set_aside_damaged(self) -> list[str]:
         """Move runs whose files no longer match their result out of the way, to be run again."""
@@ -202,7 +211,7 @@ class Queue:
                 except DamagedFile as error:
                     moved.append(f"{cell}: {error}")
                     self.set_aside(cell)
-                    self._file(cell, "done").unlink()
+                    self._remove(cell, "done")
         return moved
 
     def retry_failed(self) -> int:
@@ -211,8 +220,8 @@ class Queue:
             failed = [cell for cell, status in self.states().items() if status == "failed"]
             for cell in failed:
                 self.set_aside(cell)
-                self._file(cell, "attempts").unlink(missing_ok=True)
-                self._file(cell, "failed").unlink()
+                self._remove(cell, "attempts")
+                self._remove(cell, "failed")
         return len(failed)
 
     def set_aside(self, cell: Cell) -> None:
@@ -220,54 +229,75 @@ class Queue:
         path = self.run_path(cell)
         if path.exists():
             target = self.root / "set-aside" / f"{cell.key}-{uuid.uuid4().hex[:8]}"
+            refuse_links(self.root, path.parent)
+            refuse_links(self.root, target.parent)
             target.parent.mkdir(exist_ok=True)
-            shutil.move(path, target)
+            path.rename(target)
 
     def _file(self, cell: Cell, kind: str) -> Path:
-        return self._folder / f"{cell.key}.{kind}"
+        return self.root / "queue" / _name(cell, kind)
+
+    def _files(self) -> Folder:
+        """Open the folder of claims and results."""
+        with Folder(self.root) as folder:
+            return folder.folder("queue")
+
+    def _read(self, cell: Cell, kind: str) -> Any:
+        with self._files() as folder:
+            return json.loads(folder.read(_name(cell, kind), MOST_TEXT))
+
+    def _write(self, cell: Cell, kind: str, data: dict[str, Any]) -> None:
+        with self._files() as folder:
+            folder.write(_name(cell, kind), json.dumps(data, allow_nan=False).encode())
+
+    def _remove(self, cell: Cell, kind: str) -> None:
+        with self._files() as folder:
+            folder.remove(_name(cell, kind))
 
     def _holder(self, cell: Cell) -> Holder | None:
         try:
-            return Holder(**json.loads(self._file(cell, "claim").read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            return Holder(**self._read(cell, "claim"))
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
 
     def _is_stale(self, cell: Cell, now: float) -> bool:
         holder = self._holder(cell)
         if holder is None or holder.is_dead:
             return True
-        return now - self._file(cell, "claim").stat().st_mtime > LEASE_SECONDS
+        with self._files() as folder:
+            return now - folder.changed(_name(cell, "claim")) > LEASE_SECONDS
 
     def _lose(self, cell: Cell) -> None:
         """Free a cell whose worker disappeared, or give it up where that keeps happening."""
         self._record(cell, "lost", "its worker disappeared")
-        reached = [each["iterations"] for each in self.attempts(cell) if each["kind"] == "lost"]
+        reached = [each["iterations"] for each in self.attempts(cell) if each.get("kind") == "lost"]
         in_vain = sum(1 for each in reached if each == reached[-1])
         reason = f"its worker disappeared {in_vain} times without progress"
         self._free(cell, "lost", reason, in_vain >= MAX_LOSSES)
 
     def _record(self, cell: Cell, kind: str, reason: str) -> None:
         """Add an attempt that came to nothing, and how far the run has come."""
-        checkpoints = sorted((self.run_path(cell) / "checkpoints").glob("[0-9]*.safetensors"))
         attempt = {
             "kind": kind,
             "reason": reason,
-            "iterations": int(checkpoints[-1].stem) if checkpoints else 0,
+            "iterations": iterations_saved(self.run_path(cell)),
             "time": time.time(),
         }
-        with self._file(cell, "attempts").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(attempt) + "\n")
+        with self._files() as folder:
+            rows = Rows(folder, _name(cell, "attempts"))
+            rows.append(attempt)
+            rows.close()
 
     def _free(self, cell: Cell, kind: str, reason: str, give_up: bool) -> None:
         """Take the claim away; give the cell up where another attempt would be in vain."""
         if give_up:
-            write_atomically(self._file(cell, "failed"), _json({"kind": kind, "reason": reason}))
-        self._file(cell, "claim").unlink(missing_ok=True)
+            self._write(cell, "failed", {"kind": kind, "reason": reason})
+        self._remove(cell, "claim")
 
     @contextmanager
     def _locked(self) -> Iterator[float]:
         """Hold the queue; yield the disk's own time, which other machines' claims are dated by."""
-        with open(self._folder / ".lock", "w") as file:
+        with self._files() as folder, folder.lock_file(".lock") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             os.utime(file.fileno())
             yield os.fstat(file.fileno()).st_mtime
@@ -278,18 +308,17 @@ class Lease:
 
     def __init__(self, queue: Queue, cell: Cell, holder: Holder) -> None:
         self.queue, self.cell, self.holder = queue, cell, holder
-        self._file = queue._file(cell, "claim")
 
     def beat(self) -> None:
         """Show that the worker lives; raise `LeaseLost` where the cell is no longer its own."""
-        with self._held():
-            os.utime(self._file)
+        with self._held(), self.queue._files() as folder:
+            folder.touch(_name(self.cell, "claim"))
 
     def finish(self, result: Result) -> None:
         """Record the result."""
         with self._held():
-            write_atomically(self.queue._file(self.cell, "done"), _json(asdict(result)))
-            self._file.unlink()
+            self.queue._write(self.cell, "done", asdict(result))
+            self.queue._remove(self.cell, "claim")
 
     def fail(self, reason: str) -> None:
         """Give the cell up: trying again would end the same way."""
@@ -301,14 +330,15 @@ class Lease:
         """Record an error that another attempt may not meet."""
         with self._held():
             self.queue._record(self.cell, "error", reason)
-            errors = sum(1 for each in self.queue.attempts(self.cell) if each["kind"] == "error")
+            attempts = self.queue.attempts(self.cell)
+            errors = sum(1 for each in attempts if each.get("kind") == "error")
             why = f"{reason} ({counted(errors, 'attempt')})"
             self.queue._free(self.cell, "error", why, give_up=errors >= MAX_ERRORS)
 
     def release(self) -> None:
         """Let another worker go on with it."""
         with self._held():
-            self._file.unlink()
+            self.queue._remove(self.cell, "claim")
 
     @contextmanager
     def _held(self) -> Iterator[None]:
@@ -322,18 +352,20 @@ def read_study(root: str | Path) -> Study:
     """Return the design of a study directory."""
     file = Path(root) / "study.json"
     try:
-        return Study.from_json(file.read_text(encoding="utf-8"))
+        with Folder(root) as folder:
+            return Study.from_json(folder.read("study.json", MOST_TEXT).decode())
     except FileNotFoundError:
         raise UserError(f"{root} holds no study (there is no study.json in it)") from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise UserError(f"{file} cannot be read: {one_line(error)}") from None
 
 
 def sha256(path: Path) -> str:
-    """Return a file's hash, or nothing where there is no such file."""
+    """Return a file's hash, or nothing where there is no such regular file."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
+        with Folder(path.parent) as folder:
+            return hashlib.sha256(folder.read(path.name)).hexdigest()
+    except (OSError, DamagedFile):
         return ""
 
 
@@ -351,5 +383,5 @@ def _this_process() -> tuple[int, str]:
     return os.getpid(), process_start(os.getpid())
 
 
-def _json(data: dict[str, Any]) -> bytes:
-    return json.dumps(data, allow_nan=False).encode()
+def _name(cell: Cell, kind: str) -> str:
+    return f"{cell.key}.{kind}"
