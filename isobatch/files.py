@@ -89,6 +89,19 @@ class Folder:
         path = self.path / name
         return _content(path, _opened(path, name, os.O_RDONLY, self._fd), most)
 
+    def reading(self, name: str) -> BinaryIO:
+        """Open a regular file to read a piece at a time."""
+        return os.fdopen(_opened(self.path / name, name, os.O_RDONLY, self._fd), "rb")
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut a file to its first `size` bytes."""
+        descriptor = _opened(self.path / name, name, os.O_WRONLY, self._fd)
+        try:
+            os.ftruncate(descriptor, min(size, os.fstat(descriptor).st_size))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
     def write(self, name: str, content: bytes) -> None:
         """Write a file: there whole, or, whatever happens, as it was."""
         with self.replacing(name) as file:
@@ -145,6 +158,11 @@ class Folder:
     def sync(self) -> None:
         """Have its names on disk."""
         os.fsync(self._fd)
+
+    @staticmethod
+    def sync_file(file: BinaryIO) -> None:
+        """Have what was written to a file on disk."""
+        os.fsync(file.fileno())
 
     def sweep(self) -> None:
         """Remove what processes that were killed had begun to write."""

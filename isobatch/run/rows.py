@@ -1,87 +1,29 @@
-"""Files of rows, one JSON object a line, append-only; a checkpoint knows how far they went.
-
-mark    {"rows": 12, "bytes": 4812, "sha256": "..."}   of everything up to there
-"""
+"""Files of rows: one JSON object a line, append-only."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-import os
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from isobatch.errors import DamagedFile, one_line
 from isobatch.files import Folder
+from isobatch.run.growing import Growing, Mark
 
-Mark = dict[str, Any]
 
+class Rows(Growing):
+    """One file of rows in a run directory."""
 
-class Rows:
-    """One file of rows in a run directory, written at its end."""
-
-    def __init__(self, folder: Folder, name: str) -> None:
-        self.path = folder.path / name
-        self._folder, self._name = folder, name
-        self._file: BinaryIO | None = None
-        self._digest, self._bytes, self._rows = hashlib.sha256(), 0, 0
-
-    def append(self, row: dict[str, Any], sync: bool = False) -> None:
-        """Add one row; numbers that are not finite become null. With `sync` it is on disk."""
-        if self._file is None:
-            self._file = self._folder.append_to(self._name)
+    def add(self, row: dict[str, Any]) -> None:
+        """Add one row; numbers that are not finite become null."""
         clean = {key: _finite(value) for key, value in row.items()}
-        line = json.dumps(clean, allow_nan=False).encode() + b"\n"
-        self._file.write(line)
-        self._file.flush()
-        self._take_in(line, 1)
-        if sync:
-            self.sync()
-
-    def sync(self) -> None:
-        """Have what was written on disk."""
-        if self._file is not None:
-            os.fsync(self._file.fileno())
-
-    def mark(self) -> Mark:
-        """Return how far the rows have come, and a hash of all of them."""
-        return {"rows": self._rows, "bytes": self._bytes, "sha256": self._digest.hexdigest()}
+        self.append(json.dumps(clean, allow_nan=False).encode() + b"\n")
 
     def content(self) -> bytes:
         """Return the file's bytes, none where there is no file."""
-        return self._folder.read(self._name) if self._folder.has(self._name) else b""
-
-    def refuse_other(self, mark: Mark) -> None:
-        """Raise `DamagedFile` unless the file begins with what it held at `mark`."""
-        content = self.content()
-        size = mark["bytes"]
-        if len(content) < size:
-            whole = content.count(b"\n")
-            raise DamagedFile(f"{self.path} has {whole} rows of the {mark['rows']} that were saved")
-        if hashlib.sha256(content[:size]).hexdigest() != mark["sha256"]:
-            raise DamagedFile(f"{self.path} was changed: its first {mark['rows']} rows differ")
-
-    def cut(self, mark: Mark) -> None:
-        """Go on from `mark`: drop what was written after it."""
-        self.close()
-        content = self.content()
-        kept = content[: mark["bytes"]]
-        if len(kept) < len(content):
-            self._folder.write(self._name, kept)
-        self._digest, self._bytes, self._rows = hashlib.sha256(), 0, 0
-        self._take_in(kept, mark["rows"])
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _take_in(self, content: bytes, rows: int) -> None:
-        self._digest.update(content)
-        self._bytes += len(content)
-        self._rows += rows
+        return self._folder.read(self.name) if self._folder.has(self.name) else b""
 
 
 def read_rows(folder: Folder, name: str, most: int | None = None) -> list[dict[str, Any]]:
@@ -105,7 +47,7 @@ def parsed(content: bytes, path: Path, most: int | None = None) -> list[dict[str
 def mark_of(content: bytes, rows: int) -> Mark:
     """Return the mark after the first `rows` rows of a file's content."""
     kept = b"".join(line + b"\n" for line in content.split(b"\n")[:-1][:rows])
-    return {"rows": rows, "bytes": len(kept), "sha256": hashlib.sha256(kept).hexdigest()}
+    return {"bytes": len(kept), "sha256": hashlib.sha256(kept).hexdigest()}
 
 
 def _row(line: bytes, place: str) -> dict[str, Any]:

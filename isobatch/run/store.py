@@ -29,7 +29,8 @@ from isobatch import files
 from isobatch.errors import DamagedFile, InUse, UserError, understanding
 from isobatch.files import Folder
 from isobatch.recipe import Recipe
-from isobatch.run.rows import Mark, Rows, mark_of, parsed, read_rows
+from isobatch.run.growing import Mark
+from isobatch.run.rows import Rows, mark_of, parsed, read_rows
 from isobatch.run.sealed import Sealed, read_in, read_sealed, sealed, write_sealed
 
 __all__ = [
@@ -151,7 +152,7 @@ class RunDirectory:
 
     def append(self, row: dict[str, Any]) -> None:
         """Add one row to the metrics; numbers that are not finite become null."""
-        self._metrics.append(row)
+        self._metrics.add(row)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all whole rows of the metrics."""
@@ -159,7 +160,8 @@ class RunDirectory:
 
     def append_evaluation(self, row: dict[str, Any]) -> None:
         """Add one row to the evaluations, on disk when this returns."""
-        self._evaluations.append(row, sync=True)
+        self._evaluations.add(row)
+        self._evaluations.sync()
 
     def evaluations(self) -> list[dict[str, Any]]:
         """Return all whole rows of the evaluations, none where there are none."""

@@ -285,7 +285,7 @@ class Queue:
         }
         with self._files() as folder:
             rows = Rows(folder, _name(cell, "attempts"))
-            rows.append(attempt)
+            rows.add(attempt)
             rows.close()
 
     def _free(self, cell: Cell, kind: str, reason: str, give_up: bool) -> None:
