@@ -1,3 +1,4 @@
+import resource
 import sys
 import threading
 from contextlib import suppress
@@ -411,12 +412,15 @@ def test_damage_is_told_in_its_turn(on_disk, spill):
         next(batches)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_is_one_clear_line(spill):
-    spill.symlink_to("/dev/full")
     buffer = PhaseBuffer(2000, spill)
-    with pytest.raises(UserError, match="the disk is full") as error:
-        buffer.add(*frames())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(UserError, match="the disk is full") as error:
+            buffer.add(*frames())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "\n" not in str(error.value)
     assert len(buffer) == buffer.disk_bytes == 0
     assert buffer.memory_bytes <= 2000

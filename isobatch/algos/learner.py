@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from torch import Tensor
 
 from isobatch.experience import Rollout
 from isobatch.recipe import Recipe
@@ -57,6 +59,22 @@ class Learner(Protocol):
 
     def close(self) -> None:
         """Give back what is held outside the state."""
+        ...
+
+
+@runtime_checkable
+class Holds(Protocol):
+    """A learner that holds experience from one rollout to the next, outside the state.
+
+    Where a run is to be resumed exactly, a checkpoint has it too.
+    """
+
+    def held(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what is held: tensors, and plain data."""
+        ...
+
+    def hold(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+        """Hold again what `held` returned."""
         ...
 
 

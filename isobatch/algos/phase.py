@@ -21,6 +21,7 @@ from torch import Tensor
 
 from isobatch.envs import Observation
 from isobatch.errors import DamagedFile, UserError, is_disk_full
+from isobatch.files import Folder, Growing
 
 LEVEL, WINDOW_LOG, HASH_LOG = 1, 22, 17
 """zstd's fastest level, but looking back over a whole segment of 64x64 frames: scenery that comes
@@ -76,6 +77,8 @@ class PhaseBuffer:
         self.rows = 0
         """Valid rows in all."""
         self._memory, self._spill = memory, spill
+        self._file: Growing | None = None
+        """On disk, once something is there."""
         self._parts: Layout = {}
         self._segments: list[Segment] = []
         self._numbers: dict[str, list[Tensor]] = {}
@@ -158,7 +161,9 @@ class PhaseBuffer:
         # Blocks go with the last that refers to them: a thread may still be reading.
         self._segments, self._numbers, self._parts, self._block = [], {}, {}, None
         self.memory_bytes = self.disk_bytes = self.rows = 0
-        self._spill.unlink(missing_ok=True)
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
 
     def close(self) -> None:
         """Forget the phase and delete the file, at the end of a run."""
@@ -182,10 +187,10 @@ class PhaseBuffer:
     def _append(self, compressed: bytes) -> Piece:
         piece = Piece(None, self.disk_bytes, len(compressed), zlib.crc32(compressed))
         try:
-            # A file left by a run that was killed is overwritten.
-            with self._spill.open("r+b" if self.disk_bytes else "wb") as file:
-                file.seek(piece.start)
-                file.write(compressed)
+            if self._file is None:
+                self._file = Growing(Folder(self._spill.parent), self._spill.name)
+                self._file.remove()  # Left by a run that was killed.
+            self._file.append(compressed)
         except OSError as error:
             if not is_disk_full(error):
                 raise
@@ -214,9 +219,8 @@ class PhaseBuffer:
     def _compressed(self, piece: Piece) -> bytes | memoryview:
         if piece.block is not None:
             return memoryview(piece.block)[piece.start : piece.start + piece.size]
-        with self._spill.open("rb") as file:
-            file.seek(piece.start)
-            compressed = file.read(piece.size)
+        assert self._file is not None
+        compressed = self._file.read(piece.start, piece.size)
         if zlib.crc32(compressed) != piece.checksum:
             raise DamagedFile(f"{self._spill} is damaged: its checksum does not match")
         return compressed

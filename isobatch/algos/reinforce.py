@@ -13,6 +13,7 @@ acting policies gave them. Rows of the present policy have weight 1.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +22,9 @@ from isobatch.advantages import ends_later, reward_to_go
 from isobatch.algos import ppo
 from isobatch.algos.estimates import training_rewards
 from isobatch.algos.learner import Context, Learned
-from isobatch.experience import Rollout, chunked, concatenate
+from isobatch.experience import Rollout, chunked, concatenate, from_tensors, to_tensors
 from isobatch.losses import importance_weights
+from isobatch.state import under
 
 
 class Reinforce:
@@ -58,6 +60,14 @@ class Reinforce:
             "rows_dropped": float(dropped + ended - used),
         }
         return learned._replace(statistics=rows | learned.statistics)
+
+    def held(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the rows that wait."""
+        return self.waiting.held()
+
+    def hold(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+        """Let them wait again."""
+        self.waiting.hold(tensors, data)
 
     def close(self) -> None:
         """Forget what waits."""
@@ -141,6 +151,19 @@ class Waiting:
         self._n_old = max(0, n_old - begin)
         self.ended = 0
         return known, n_old
+
+    def held(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return everything that waits."""
+        tensors = {f"waiting.{name}": each for name, each in to_tensors(self._rollouts).items()}
+        if self._under_way is not None:
+            tensors["waiting_under_way"] = self._under_way
+        return tensors, {"waiting": {"ended": self.ended, "n_old": self._n_old}}
+
+    def hold(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+        """Restore what `held` returned."""
+        self._rollouts = from_tensors(under(tensors, "waiting"))
+        self._under_way = tensors.get("waiting_under_way")
+        self.ended, self._n_old = data["waiting"]["ended"], data["waiting"]["n_old"]
 
     def policy_moves(self) -> None:
         """What waits now is old from here on."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from isobatch.algos.learner import Context, Learned, Learner
-from isobatch.experience import Rollout, chunked
+from isobatch.algos.learner import Context, Holds, Learned, Learner
+from isobatch.experience import Rollout, chunked, from_tensors, to_tensors
+from isobatch.state import under
 
 
 class Stale:
@@ -38,6 +40,20 @@ class Stale:
         }
         learned = self.learner.learn(self._as_the_loss_sees_it(late))
         return learned._replace(statistics=age | learned.statistics)
+
+    def held(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the rollouts that wait, and what the learner holds."""
+        own = {f"stale.{name}": each for name, each in to_tensors(self.waiting).items()}
+        if not isinstance(self.learner, Holds):
+            return own, {}
+        tensors, data = self.learner.held()
+        return own | tensors, data
+
+    def hold(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+        """Let them wait again."""
+        self.waiting = deque(from_tensors(under(tensors, "stale")))
+        if isinstance(self.learner, Holds):
+            self.learner.hold(tensors, data)
 
     def close(self) -> None:
         """Forget what waits."""

@@ -3,7 +3,7 @@
 from isobatch.experience.collect import Collector, chunked
 from isobatch.experience.episodes import EpisodeScores, EpisodeTracker
 from isobatch.experience.play import Evaluation, play
-from isobatch.experience.rollout import BY_STEP, Rollout, concatenate
+from isobatch.experience.rollout import BY_STEP, Rollout, concatenate, from_tensors, to_tensors
 
 __all__ = [
     "BY_STEP",
@@ -14,5 +14,7 @@ __all__ = [
     "Rollout",
     "chunked",
     "concatenate",
+    "from_tensors",
     "play",
+    "to_tensors",
 ]

@@ -27,6 +27,8 @@ class Collector:
     observation: Observation = field(init=False)
     first: Tensor = field(init=False)
     steps_taken: int = 0
+    on_actions: Callable[[Tensor, Tensor | None], None] | None = None
+    """Is given the actions [T, N, K] of steps taken; with the restarts [N] before the only one."""
 
     def __post_init__(self) -> None:
         self.observation = self._on_device(self.env.reset())
@@ -72,6 +74,8 @@ class Collector:
         self._check_finite(record, observations)
         self.steps_taken += record.length
         rollout = self._rollout(model, prepare, record, observations)
+        if self.on_actions is not None:
+            self.on_actions(rollout.actions, None)
         self._copies.see(rollout)
         return rollout
 
@@ -94,7 +98,20 @@ class Collector:
         self.observation = self._on_device(step.observation)
         self.first = (step.terminated | step.truncated | ~step.valid).to(self.device)
         self.steps_taken += 1
+        if self.on_actions is not None:
+            self.on_actions(action[None], restarted)
         return int(step.valid.sum())
+
+    def repeat(self, actions: Tensor, restarted: Tensor | None) -> None:
+        """Take steps again, of actions [T, N, K] that were given to `on_actions`."""
+        with self.env.stepping():
+            for action in actions:
+                step = (
+                    self.env.step(action)
+                    if restarted is None
+                    else self.env.restart(restarted, action)
+                )
+                self.observation = self._on_device(step.observation)
 
     def _step(self, action: Tensor, t: int) -> Step:
         try:

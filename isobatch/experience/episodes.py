@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from isobatch.experience.rollout import Rollout
@@ -52,6 +54,20 @@ class EpisodeScores:
         self._return, self._length = totals[-1] - ended[0], steps[-1] - ended[1]
         return episodes
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the episodes under way, for environments that are brought back to them."""
+        return {
+            "return": torch.from_numpy(self._return.copy()),
+            "length": torch.from_numpy(self._length.copy()),
+            "unknown": torch.from_numpy(self._unknown.copy()),
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore from `tensors`."""
+        self._return = tensors["return"].numpy().copy()
+        self._length = tensors["length"].numpy().copy()
+        self._unknown = tensors["unknown"].numpy().copy()
+
 
 class EpisodeTracker:
     """Returns and lengths of the last episodes of training."""
@@ -69,11 +85,11 @@ class EpisodeTracker:
 
         With `under_way` they are within episodes, whose scores are then not known.
         """
-        self._scores = EpisodeScores(n_envs, under_way)
+        self.under_way = EpisodeScores(n_envs, under_way)
 
     def update(self, rollout: Rollout) -> None:
         """Take in a rollout; episodes are recorded in the order they ended."""
-        for episode in self._scores.take_in(rollout.scores, rollout.over, rollout.valid):
+        for episode in self.under_way.take_in(rollout.scores, rollout.over, rollout.valid):
             self.returns.append(episode.score)
             self.lengths.append(episode.length)
             self.finished += 1

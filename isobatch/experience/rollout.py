@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +16,8 @@ BY_STEP = (
     "over",
 )  # fmt: skip
 """The fields of a rollout that have T rows and are always there."""
+SOMETIMES = ("final_values", "params_prox", "logp_before")
+"""Those that may be None."""
 
 
 @dataclass
@@ -85,6 +89,32 @@ class Rollout:
             logp_before=None if self.logp_before is None else self.logp_before[step:],
             **{name: getattr(self, name)[step:] for name in BY_STEP},
         )
+
+
+def to_tensors(rollouts: Iterable[Rollout]) -> dict[str, Tensor]:
+    """Return rollouts as tensors by dotted names: `0.rewards`, `0.observations.vector`, ..."""
+    tensors: dict[str, Tensor] = {}
+    for place, rollout in enumerate(rollouts):
+        for part, rows in rollout.observations.items():
+            tensors[f"{place}.observations.{part}"] = rows
+        for name in ("values", *BY_STEP, *SOMETIMES):
+            rows = getattr(rollout, name)
+            if rows is not None:
+                tensors[f"{place}.{name}"] = rows
+    return tensors
+
+
+def from_tensors(tensors: Mapping[str, Tensor]) -> list[Rollout]:
+    """Return the rollouts that `to_tensors` was given."""
+    found: dict[int, dict[str, Any]] = {}
+    for key, rows in tensors.items():
+        place, _, name = key.partition(".")
+        fields = found.setdefault(int(place), {"observations": {}})
+        if name.startswith("observations."):
+            fields["observations"][name.removeprefix("observations.")] = rows
+        else:
+            fields[name] = rows
+    return [Rollout(**{"final_values": None, **found[place]}) for place in sorted(found)]
 
 
 def concatenate(*rollouts: Rollout) -> Rollout:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import DamagedFile, one_line
-from isobatch.files import Folder
-from isobatch.run.growing import Growing, Mark
+from isobatch.files import Folder, Growing, Mark
 
 
 class Rows(Growing):

@@ -27,9 +27,8 @@ from torch import Tensor
 
 from isobatch import files
 from isobatch.errors import DamagedFile, InUse, UserError, understanding
-from isobatch.files import Folder
+from isobatch.files import Folder, Mark
 from isobatch.recipe import Recipe
-from isobatch.run.growing import Mark
 from isobatch.run.rows import Rows, mark_of, parsed, read_rows
 from isobatch.run.sealed import Sealed, read_in, read_sealed, sealed, write_sealed
 
