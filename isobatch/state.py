@@ -39,6 +39,9 @@ class Counters:
     """Environments made so far: the seeds that are used up."""
     warmup_steps: int = 0
     """Transitions taken to spread the environments over their episodes."""
+    budget: int = 0
+    """Environment steps asked for when the run began: what is decided once for a run follows
+    these. 0 in runs of version 0.1.0."""
     seconds: float = 0.0
     """Training time, earlier sittings included."""
 
@@ -111,7 +114,7 @@ class TrainState:
             shuffle_generator=torch.Generator().manual_seed(recipe.seed + 1),
             episodes=EpisodeTracker(n_envs),
             probe=Averages(),
-            counters=Counters(),
+            counters=Counters(budget=recipe.total_timesteps),
         )
 
     @property

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -69,14 +69,20 @@ class PhaseBuffer:
     belongs to the buffer and is made when first needed.
     """
 
-    def __init__(self, memory: int, spill: Path) -> None:
+    def __init__(self, memory: int, spill: Path, keep_files: bool = False) -> None:
+        """With `keep_files` every phase has a file of its own, all is in it, and it stays.
+
+        `held` and `hold` then carry a phase over to another process.
+        """
         self.memory_bytes = 0
         """Compressed observations held in memory."""
         self.disk_bytes = 0
         """Compressed observations in the file."""
         self.rows = 0
         """Valid rows in all."""
-        self._memory, self._spill = memory, spill
+        self._memory, self._spill, self._keep_files = 0 if keep_files else memory, spill, keep_files
+        self._phases = 0
+        """Phases before this one."""
         self._file: Growing | None = None
         """On disk, once something is there."""
         self._parts: Layout = {}
@@ -162,8 +168,12 @@ class PhaseBuffer:
         self._segments, self._numbers, self._parts, self._block = [], {}, {}, None
         self.memory_bytes = self.disk_bytes = self.rows = 0
         if self._file is not None:
-            self._file.remove()
+            if self._keep_files:
+                self._file.close()
+            else:
+                self._file.remove()
             self._file = None
+        self._phases += 1
 
     def close(self) -> None:
         """Forget the phase and delete the file, at the end of a run."""
@@ -188,7 +198,7 @@ class PhaseBuffer:
         piece = Piece(None, self.disk_bytes, len(compressed), zlib.crc32(compressed))
         try:
             if self._file is None:
-                self._file = Growing(Folder(self._spill.parent), self._spill.name)
+                self._file = self._growing()
                 self._file.remove()  # Left by a run that was killed.
             self._file.append(compressed)
         except OSError as error:
@@ -199,6 +209,56 @@ class PhaseBuffer:
             ) from None
         self.disk_bytes += piece.size
         return piece
+
+    def _growing(self) -> Growing:
+        number = f"-{self._phases:06d}" if self._keep_files else ""
+        name = f"{self._spill.stem}{number}{self._spill.suffix}"
+        return Growing(Folder(self._spill.parent), name)
+
+    def held(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return where everything lies in the file, and the numbers."""
+        tensors, parts = {}, list(self._parts)
+        for name, rollouts in self._numbers.items():
+            tensors |= {f"{name}.{place}": rows for place, rows in enumerate(rollouts)}
+        places = [
+            [each.rollout, each.start, each.length]
+            + [value for part in parts for value in each.pieces[part][1:]]
+            for each in self._segments
+        ]
+        tensors["segments"] = torch.tensor(places, dtype=torch.long)  # [segments, 3 + 3 parts]
+        if self._file is not None:
+            self._file.sync()
+        layout = {
+            part: [str(dtype).removeprefix("torch."), list(shape)]
+            for part, (dtype, shape) in self._parts.items()
+        }
+        mark = None if self._file is None else self._file.mark()
+        name = None if self._file is None else self._file.name
+        return tensors, {"phases": self._phases, "file": name, "mark": mark, "parts": layout}
+
+    def hold(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+        """Go on with a phase whose file is there; raise `DamagedFile` if it is not as it was."""
+        self._phases = data["phases"]
+        self._parts = {
+            part: (getattr(torch, dtype), tuple(shape))
+            for part, (dtype, shape) in data["parts"].items()
+        }
+        self._segments = []
+        for rollout, start, length, *rest in tensors["segments"].tolist():
+            pieces = {
+                part: Piece(None, *rest[3 * k : 3 * k + 3]) for k, part in enumerate(self._parts)
+            }
+            self._segments.append(Segment(pieces, rollout, start, length))
+        self._numbers = {}
+        names = {name.rpartition(".")[0] for name in tensors if name != "segments"}
+        for name in names:
+            self._numbers[name] = [tensors[f"{name}.{k}"] for k in range(self._n_rollouts)]
+        self.rows = sum(segment.length for segment in self._segments)
+        if data["mark"] is not None:
+            self._file = self._growing()
+            self._file.refuse_other(data["mark"])
+            self._file.cut(data["mark"])
+            self.disk_bytes = self._file.bytes
 
     def _observations(self, group: list[int]) -> Observation:
         """Return the segments' observations, each part [rows, ...]."""

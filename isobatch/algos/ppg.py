@@ -27,7 +27,7 @@ from isobatch.experience import Rollout, chunked
 from isobatch.models import ActorCritic
 from isobatch.models.distributions import Distribution
 from isobatch.recipe import Recipe, memory_size
-from isobatch.state import TrainState
+from isobatch.state import TrainState, under
 from isobatch.update import Stepper
 
 
@@ -66,8 +66,9 @@ class Ppg:
 
     def __init__(self, context: Context) -> None:
         self.context, self.state, self.note = context, context.state, context.note
-        memory = memory_size(self.state.recipe.phasic.phase_memory)
-        self.buffer = PhaseBuffer(memory, context.directory / "phase.bin")
+        recipe = self.state.recipe
+        memory, exact = memory_size(recipe.phasic.phase_memory), recipe.machine.exact_resume
+        self.buffer = PhaseBuffer(memory, context.directory / "phase.bin", keep_files=exact)
         self.policy = ppo.Ppo(context)
         self._stepper = Latest(self._make_stepper)
 
@@ -102,6 +103,15 @@ class Ppg:
             statistics |= self._auxiliary_phase()
             done = 0
         return learned._replace(statistics=statistics, phase_iterations=done)
+
+    def held(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the phase's data so far."""
+        tensors, data = self.buffer.held()
+        return {f"phase.{name}": each for name, each in tensors.items()}, {"phase": data}
+
+    def hold(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+        """Go on with them."""
+        self.buffer.hold(under(tensors, "phase"), data["phase"])
 
     def close(self) -> None:
         """Forget the phase's data."""

@@ -21,11 +21,12 @@ def make_stepper(
     state, recipe = context.state, context.state.recipe
     parameters, choice = state.parameters, recipe.machine.compile
     on_cpu = parameters.vector.device.type == "cpu"
+    # Not the budget of the moment: resuming may change it, and compiled bits are others.
+    budget = state.counters.budget or recipe.total_timesteps
     small = on_cpu and not state.has_images and not any(True for _ in state.model.buffers())
     compiled = None
     if may_compile and (
-        choice == "on"
-        or (choice == "auto" and small and worth_compiling(recipe.batch, recipe.total_timesteps))
+        choice == "on" or (choice == "auto" and small and worth_compiling(recipe.batch, budget))
     ):
         capacity = -(-recipe.batch.rollout_size // recipe.batch.n_minibatches)
         compiled = CompiledGradient(state.model, parameters, evaluate, capacity)

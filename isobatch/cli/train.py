@@ -54,6 +54,11 @@ def resume(arguments: list[str]) -> int:
         action="store_true",
         help="train again from the start; what is there is kept in a folder set-aside",
     )
+    parser.add_argument(
+        "--allow-inexact",
+        action="store_true",
+        help="of a run with --exact-resume: take new environments, or another machine",
+    )
     add_env_flag(parser)
     _add_output_flags(parser)
     parsed = parser.parse_args(arguments)
@@ -65,6 +70,7 @@ def resume(arguments: list[str]) -> int:
         total_timesteps=parsed.total_timesteps,
         env=parsed.env,
         from_scratch=parsed.from_scratch,
+        allow_inexact=parsed.allow_inexact,
         quiet=parsed.quiet,
     )
     return _report(run)

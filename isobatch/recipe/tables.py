@@ -314,6 +314,9 @@ class Machine:
     """Compile the update of small networks; auto does if the run is long enough to pay off."""
     checkpoint_seconds: NotNegative = 60.0
     """Seconds between checkpoints."""
+    exact_resume: bool = False
+    """Keep the actions taken, so that a resumed run equals one that was never stopped, to the bit:
+    resuming takes the environments through all of them again."""
     keep_policies: Whole = 4
     """Save the policy at this many equal fractions of the budget, for probing; 0 saves the last
     one only."""

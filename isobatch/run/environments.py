@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,9 +15,12 @@ from isobatch.envs.seeds import env_seeds, mixed_generator
 from isobatch.errors import UserError
 from isobatch.experience import Collector, Rollout
 from isobatch.experience.stagger import stagger
+from isobatch.files import Folder
 from isobatch.recipe import Recipe
+from isobatch.run.journal import Journal
 from isobatch.scaling import adaptive
 from isobatch.state import TrainState
+from isobatch.text import duration
 from isobatch.update import chunk_rows
 
 
@@ -29,8 +33,12 @@ class Environments:
         make_env: MakeEnv | None,
         device: torch.device,
         numbers: Mapping[str, Any] | None = None,
+        same: bool = False,
     ) -> None:
-        """`numbers` are those of the checkpoint that the run goes on from, at its batch."""
+        """`numbers` are those of the checkpoint that the run goes on from, at its batch.
+
+        With `same` its environments are made again, otherwise others with seeds not used yet.
+        """
         scaling.check_schedule(recipe)
         if recipe.reshape.is_adaptive and make_env is not None:
             make_env = _single(make_env)
@@ -41,11 +49,39 @@ class Environments:
         """Environments made so far, whose seeds are used up."""
         if numbers:
             self.begin = scaling.at_batch(recipe, Batch(**numbers["batch"]))
-            self.made = numbers["counters"]["environments"]
+            again = self.begin.batch.n_envs if same else 0
+            self.made = numbers["counters"]["environments"] - again
         self.env = self._make(self.begin)
         self.image = self.env.observation_layout.image
         self.chunk_size = chunk_rows(self.image, recipe.machine.chunk_size)
         self._collector: Collector | None = None
+        self.journal: Journal | None = None
+        """Of the actions of the environments there are, where they are kept."""
+        self._keep_in: Folder | None = None
+
+    def keep_actions(self, folder: Folder) -> None:
+        """Write down every action from now on, in a file for each generation of environments."""
+        self._keep_in = folder
+
+    def take_again(self, journal: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Take new environments through the actions of a journal, to where the old ones were."""
+        assert self._keep_in is not None
+        collector = self.collector
+        assert self.journal is not None
+        mark = journal["mark"]
+        self.journal.refuse_other(mark)
+        self.journal.cut(mark)
+        began, first = time.perf_counter(), True
+        for actions, restarted in self.journal.blocks(mark):
+            collector.repeat(actions, restarted)
+            if first and restarted is None:
+                share = len(actions) / max(1, journal["steps"])
+                seconds = (time.perf_counter() - began) / share
+                note(
+                    f"taking the environments through {journal['steps']:,} steps again: about "
+                    f"{duration(seconds)}"
+                )
+                first = False
 
     def move(self, state: TrainState) -> dict[str, Any]:
         """Follow the schedule, or what was measured; say what moved, or why nothing could."""
@@ -57,7 +93,7 @@ class Environments:
             return {}
         if after.batch.n_envs != before.batch.n_envs:
             self.env.close()
-            self.env, self._collector = self._make(after), None
+            self.env, self._collector, self.journal = self._make(after), None, None
         state.move(after)
         return {"reshaped": _difference(before, after), **said}
 
@@ -75,6 +111,14 @@ class Environments:
         """What steps the environments there are."""
         if self._collector is None:
             self._collector = Collector(self.env, self.device, self.chunk_size)
+            if self._keep_in is not None:
+                self.journal = Journal(self._keep_in, f"actions-{self.made:09d}.bin")
+                self._collector.on_actions = self.journal.add
+        return self._collector
+
+    @property
+    def begun(self) -> Collector | None:
+        """What steps them, once that has begun."""
         return self._collector
 
     def collect(self, state: TrainState) -> Rollout:

@@ -17,12 +17,12 @@ from isobatch.errors import UserError
 from isobatch.experience import Rollout
 from isobatch.noise import online
 from isobatch.recipe import Recipe
-from isobatch.run import policy
+from isobatch.run import exact, policy
 from isobatch.run.environments import Environments
 from isobatch.run.evaluation import Marks
 from isobatch.run.interrupt import stop_requests
 from isobatch.run.sinks import MetricsFile, Sink, Sinks
-from isobatch.run.store import RunDirectory
+from isobatch.run.store import Checkpoint, RunDirectory
 from isobatch.state import TrainState
 
 OnIteration = Callable[[dict[str, Any]], bool | None]
@@ -35,11 +35,16 @@ def run(
     directory: RunDirectory,
     sinks: Iterable[Sink],
     on_iteration: OnIteration | None = None,
+    exactly: Checkpoint | None = None,
 ) -> bool:
-    """Train from `state` until the budget is spent; return whether it was stopped before."""
+    """Train from `state` until the budget is spent; return whether it was stopped before.
+
+    With `exactly`, the checkpoint that the state is from, environments and learner are brought to
+    where they were.
+    """
     state.counters.environments = environments.made
-    keeper = Keeper(directory, environments)
-    keeper.checkpoint(state)  # A kill from here on leaves a run that resumes.
+    if state.recipe.machine.exact_resume:
+        environments.keep_actions(directory.folder)
     image = environments.image is not None
     if image:
         machine.keep_freed_memory()
@@ -51,14 +56,18 @@ def run(
     ):
         learner = make_learner(Context(state, environments.chunk_size, directory.path, heard.note))
         heard.start(state.recipe, str(directory.path), state.counters.env_steps)
+        keeper = Keeper(directory, environments, learner)
         try:
+            if exactly is not None:
+                exact.bring_back(state, environments, learner, exactly, heard.note)
+            keeper.checkpoint(state)  # A kill from here on leaves a run that resumes.
             _iterate(
                 state, environments, learner, heard, keeper, marks, stop_requested, on_iteration
             )
         finally:
             heard.stop()
-            learner.close()
-    keeper.checkpoint(state)
+        keeper.checkpoint(state)
+        learner.close()
     return state.steps_left >= state.recipe.batch.n_envs
 
 
@@ -187,8 +196,10 @@ def refuse_divergence(state: TrainState, statistics: dict[str, float]) -> None:
 class Keeper:
     """Writes checkpoints about as often as the recipe says, and policies at parts of the budget."""
 
-    def __init__(self, directory: RunDirectory, environments: Environments) -> None:
-        self._directory, self._environments = directory, environments
+    def __init__(
+        self, directory: RunDirectory, environments: Environments, learner: Learner
+    ) -> None:
+        self._directory, self._environments, self._learner = directory, environments, learner
         self._saved = time.perf_counter()
 
     def keep(self, state: TrainState, rollout: Rollout) -> None:
@@ -201,8 +212,12 @@ class Keeper:
 
     def checkpoint(self, state: TrainState) -> None:
         """Write the whole state, and the policy for `eval` and `load`."""
-        directory = self._directory
-        directory.save_checkpoint(state.tensors(), state.numbers(), state.counters.iterations)
+        directory, tensors, numbers = self._directory, state.tensors(), state.numbers()
+        needed: set[str] = set()
+        if state.recipe.machine.exact_resume:
+            own, data, needed = exact.beside(state, self._environments, self._learner)
+            tensors, numbers = tensors | own, numbers | data
+        directory.save_checkpoint(tensors, numbers, state.counters.iterations, needed)
         policy.save(directory, state, self._environments.env)
         self._saved = time.perf_counter()
 

@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -45,6 +46,8 @@ KEPT_CHECKPOINTS = 2
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 SEALED = re.compile(r"([0-9]{1,18})\.safetensors")
 """Names of checkpoints and of kept policies: iterations, or environment steps."""
+GROWN = re.compile(r"(actions|phase)-[0-9]+\.bin")
+"""Files that exact resuming needs."""
 OF_A_RUN = (METRICS, EVALUATIONS, "policy.safetensors", "policies", "checkpoints")
 """What training writes into a run directory, beside the recipe."""
 
@@ -70,7 +73,9 @@ class RunDirectory:
         self.path = path
         self._made: list[Path] = []
         self._lock: BinaryIO | None = None
-        self._folder = Folder(path)
+        self.folder = self._folder = Folder(path)
+        self._needed: list[set[str]] = []
+        """Files that each of the kept checkpoints needs."""
         self._metrics = Rows(self._folder, METRICS)
         self._evaluations = Rows(self._folder, EVALUATIONS)
 
@@ -167,9 +172,16 @@ class RunDirectory:
         return read_evaluations(self.path)
 
     def save_checkpoint(
-        self, tensors: dict[str, Tensor], data: dict[str, Any], iterations: int
+        self,
+        tensors: dict[str, Tensor],
+        data: dict[str, Any],
+        iterations: int,
+        needed: Iterable[str] = (),
     ) -> None:
-        """Write a checkpoint after the rows it stands for are on disk; keep the last two."""
+        """Write a checkpoint after the rows it stands for are on disk; keep the last two.
+
+        Of the files that only grow, those `needed` by these stay.
+        """
         self._metrics.sync()
         data = data | {
             "recipe": self._recipe_text(),
@@ -180,6 +192,11 @@ class RunDirectory:
             folder.write(f"{iterations:09d}.safetensors", sealed(tensors, data))
             for old in _numbered(folder)[:-KEPT_CHECKPOINTS]:
                 folder.remove(old)
+        self._needed = [*self._needed[1 - KEPT_CHECKPOINTS :], set(needed)]
+        if len(self._needed) == KEPT_CHECKPOINTS:
+            for name in self._folder.names():
+                if GROWN.fullmatch(name) and not any(name in each for each in self._needed):
+                    self._folder.remove(name)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint that is whole and has its rows, None where there is none.

@@ -110,6 +110,7 @@ def resume(
     make_env: MakeEnv | None = None,
     encoder: EncoderLike | None = None,
     from_scratch: bool = False,
+    allow_inexact: bool = False,
     sinks: Iterable[Sink] = (),
     on_iteration: OnIteration | None = None,
     quiet: bool = False,
@@ -121,6 +122,9 @@ def resume(
     A checkpoint that is damaged, or whose rows are not there, is said and passed over. Where none
     is left it is an error; `from_scratch` then trains again from the start, and keeps what is there
     in a folder set-aside.
+
+    A run trained with `exact_resume` goes on in its old environments: they are made again and taken
+    through all their actions. `allow_inexact` takes new ones, and another machine, all the same.
     """
     directory = store.RunDirectory.open(path)
     try:
@@ -137,8 +141,9 @@ def resume(
         if numbers is not None:
             _check_version(path, numbers)
         device = choose_device(recipe.machine.device)
+        exactly = checkpoint if _resumes_exactly(recipe, numbers) and not allow_inexact else None
         with understanding(f"{path}: the checkpoint"):
-            environments = Environments(recipe, make_env, device, numbers)
+            environments = Environments(recipe, make_env, device, numbers, same=exactly is not None)
         try:
             state = _begin(environments, encoder)
             if checkpoint:
@@ -155,12 +160,17 @@ def resume(
             if checkpoint:
                 _say_what_was_found(directory, checkpoint, state)
                 directory.go_on_from(checkpoint)
-            stopped = run(state, environments, directory, _heard(sinks, quiet), on_iteration)
+            heard = _heard(sinks, quiet)
+            stopped = run(state, environments, directory, heard, on_iteration, exactly)
             return Run(directory.path, interrupted=stopped)
         finally:
             environments.close()
     finally:
         directory.release()
+
+
+def _resumes_exactly(recipe: Recipe, numbers: Mapping[str, Any] | None) -> bool:
+    return recipe.machine.exact_resume and numbers is not None and "exact" in numbers
 
 
 def _start_over(directory: store.RunDirectory) -> None:

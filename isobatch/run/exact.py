@@ -1,0 +1,118 @@
+"""Exact resuming: what a checkpoint needs beside the state to go on as if nothing had happened.
+
+Environments cannot be saved, so they are made again with the same seeds and taken through the same
+actions; a hash of what they then show says whether they are where they were. Beside that a
+checkpoint has what belongs to single environments (running returns, scores of episodes under way)
+and what a learner holds from one rollout to the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isobatch.algos import Learner
+from isobatch.algos.learner import Holds
+from isobatch.envs import Observation
+from isobatch.errors import UserError, understanding
+from isobatch.run.environments import Environments
+from isobatch.run.store import Checkpoint
+from isobatch.state import TrainState, under
+
+PREFIX = "exact"
+
+
+def machine() -> dict[str, Any]:
+    """Return what the last bits of a run depend on beside its recipe."""
+    return {
+        "torch": torch.__version__,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def refuse_other_machine(saved: dict[str, Any]) -> None:
+    """Refuse to go on where the last bits would differ."""
+    here = machine()
+    other = [name for name in here if saved.get(name) != here[name]]
+    if other:
+        changed = ", ".join(f"{name} was {saved.get(name)}, is {here[name]}" for name in other)
+        raise UserError(
+            f"this machine may compute other last bits ({changed}): --allow-inexact goes on anyway"
+        )
+
+
+def beside(
+    state: TrainState, environments: Environments, learner: Learner
+) -> tuple[dict[str, Tensor], dict[str, Any], set[str]]:
+    """Return what a checkpoint has in addition, and the files it needs."""
+    held, data = learner.held() if isinstance(learner, Holds) else ({}, {})
+    tensors = {f"held.{name}": each for name, each in held.items()}
+    tensors["running"] = state.reward_normalizer.running
+    tensors["random"] = torch.get_rng_state()
+    for name, each in state.episodes.under_way.tensors().items():
+        tensors[f"under_way.{name}"] = each
+    numbers: dict[str, Any] = {"held": data, "machine": machine(), "journal": None}
+    needed = {data["phase"]["file"]} - {None} if "phase" in data else set()
+    collector, journal = environments.begun, environments.journal
+    if collector is not None and journal is not None:
+        journal.sync()
+        tensors["first"] = collector.first
+        needed.add(journal.name)
+        numbers["journal"] = {
+            "mark": journal.mark(),
+            "steps": collector.steps_taken,
+            "observation": digest(collector.observation),
+        }
+    return {f"{PREFIX}.{name}": each for name, each in tensors.items()}, {PREFIX: numbers}, needed
+
+
+def bring_back(
+    state: TrainState,
+    environments: Environments,
+    learner: Learner,
+    checkpoint: Checkpoint,
+    note: Callable[[str], None],
+) -> None:
+    """Bring environments, learner and what belongs to single environments to where they were."""
+    own, numbers = under(checkpoint.tensors, PREFIX), checkpoint.numbers[PREFIX]
+    refuse_other_machine(numbers["machine"])
+    with understanding("what the checkpoint has for exact resuming"):
+        state.reward_normalizer.running = own["running"].to(environments.device)
+        state.episodes.under_way.load(under(own, "under_way"))
+        if isinstance(learner, Holds):
+            learner.hold(under(own, "held"), numbers["held"])
+        if numbers["journal"] is not None:
+            _take_again(environments, numbers["journal"], own["first"], note)
+        torch.set_rng_state(own["random"])
+
+
+def _take_again(
+    environments: Environments,
+    journal: dict[str, Any],
+    first: Tensor,
+    note: Callable[[str], None],
+) -> None:
+    environments.take_again(journal, note)
+    collector = environments.collector
+    if digest(collector.observation) != journal["observation"]:
+        raise UserError(
+            f"{collector.env.name} is not where it was after the same actions: it is not "
+            "deterministic; --allow-inexact goes on with new environments"
+        )
+    collector.first = first.to(collector.device)
+    collector.steps_taken = journal["steps"]
+
+
+def digest(observation: Observation) -> str:
+    """Return a hash of what all environments show."""
+    total = hashlib.sha256()
+    for part in sorted(observation):
+        rows = observation[part].detach().cpu().contiguous()
+        total.update(f"{part} {rows.dtype} {tuple(rows.shape)}".encode())
+        total.update(rows.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()

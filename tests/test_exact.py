@@ -1,0 +1,108 @@
+"""A run that was stopped and resumed equals one that was not, to the bit."""
+
+import hashlib
+
+import pytest
+
+import isobatch
+from isobatch import UserError
+from isobatch.run.store import CLOCK_COLUMNS, read_policy
+
+SMALL = {
+    "n_envs": 4, "n_steps": 16, "n_minibatches": 2, "n_epochs": 2, "hidden_sizes": (8,),
+    "compile": "off", "threads": 1, "env_threads": 1, "total_timesteps": 640, "keep_policies": 0,
+    "exact_resume": True,
+}  # fmt: skip
+FREE = (*CLOCK_COLUMNS, "resumed")
+
+
+def weights(path):
+    tensors, _ = read_policy(path)
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        total.update(tensors[name].numpy().tobytes())
+    return total.hexdigest()
+
+
+def rows(run):
+    return [{k: v for k, v in row.items() if k not in FREE} for row in run.metrics]
+
+
+def stop_after(count):
+    seen = []
+
+    def on_iteration(row):
+        seen.append(row)
+        return len(seen) < count
+
+    return on_iteration
+
+
+CASES = {
+    "ppo": {"normalize_observations": True, "normalize_rewards": True},
+    "ppo-ewma": {"algo": "ppo-ewma", "n_epochs": 1},
+    "a2c": {"algo": "a2c", "n_minibatches": 1, "n_epochs": 1},
+    "pqn": {"algo": "pqn"},
+    "reinforce": {"algo": "reinforce", "n_minibatches": 1, "n_epochs": 1},
+    "ppg-ewma": {"algo": "ppg-ewma", "n_policy_iterations": 4, "n_aux_epochs": 2, "n_epochs": 1},
+    "stale": {"staleness": 2},
+    "staggered": {"stagger": True},
+    "scheduled": {"batch_schedule": "0:4x16, 200:8x8"},
+    "adaptive": {"batch_schedule": "adaptive", "probe_every": 2},
+    "evaluated": {"eval_marks": 4, "eval_episodes": 2},
+    "pendulum": {"env": "Pendulum-v1", "normalize_rewards": True},
+    "gymnasium": {"env": "gymnasium:CartPole-v1"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, case):
+    settings = {"env": "CartPole-v1", **SMALL, **CASES[case]}
+    env = settings.pop("env")
+    whole = isobatch.train(env, **settings, out=tmp_path / "whole", quiet=True)
+    isobatch.train(env, **settings, out=tmp_path / "cut", quiet=True, on_iteration=stop_after(2))
+    isobatch.resume(tmp_path / "cut", quiet=True, on_iteration=stop_after(3))
+    cut = isobatch.resume(tmp_path / "cut", quiet=True)
+    assert rows(cut) == rows(whole)
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+    drop = {"seconds"}
+    assert [{k: v for k, v in row.items() if k not in drop} for row in cut.evaluations] == [
+        {k: v for k, v in row.items() if k not in drop} for row in whole.evaluations
+    ]
+
+
+def test_other_environments_and_another_machine_need_to_be_allowed(tmp_path, monkeypatch):
+    isobatch.train(
+        "CartPole-v1", **SMALL, out=tmp_path / "run", quiet=True, on_iteration=stop_after(2)
+    )
+    here = isobatch.run.exact.machine()
+    monkeypatch.setattr("isobatch.run.exact.machine", lambda: here | {"torch": "0.1"})
+    with pytest.raises(UserError, match=r"torch was .*, is 0\.1\): --allow-inexact"):
+        isobatch.resume(tmp_path / "run", quiet=True)
+    isobatch.resume(tmp_path / "run", allow_inexact=True, quiet=True, on_iteration=stop_after(2))
+
+
+def test_a_longer_budget_does_not_decide_anew_what_is_compiled(tmp_path, monkeypatch):
+    asked = []
+
+    def worth(batch, budget):
+        asked.append(budget)
+        return False
+
+    monkeypatch.setattr("isobatch.algos.stepping.worth_compiling", worth)
+    settings = SMALL | {"compile": "auto", "learning_rate_schedule": "constant"}
+    isobatch.train("CartPole-v1", **settings, out=tmp_path / "run", quiet=True)
+    isobatch.resume(tmp_path / "run", total_timesteps=1280, quiet=True)
+    assert set(asked) == {640}
+
+
+def test_damaged_actions_are_found(tmp_path):
+    isobatch.train(
+        "CartPole-v1", **SMALL, out=tmp_path / "run", quiet=True, on_iteration=stop_after(2)
+    )
+    (file,) = (tmp_path / "run").glob("actions-*.bin")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"actions-.*was changed"):
+        isobatch.resume(tmp_path / "run", quiet=True)
