@@ -9,7 +9,7 @@ and what a learner holds from one rollout to the next.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from isobatch.algos import Learner
 from isobatch.algos.learner import Holds
 from isobatch.envs import Observation
 from isobatch.errors import UserError, understanding
+from isobatch.files import Mark
 from isobatch.run.environments import Environments
 from isobatch.run.store import Checkpoint
 from isobatch.state import TrainState, under
@@ -64,6 +65,7 @@ def beside(
         tensors["first"] = collector.first
         needed.add(journal.name)
         numbers["journal"] = {
+            "file": journal.name,
             "mark": journal.mark(),
             "steps": collector.steps_taken,
             "observation": digest(collector.observation),
@@ -106,6 +108,14 @@ def _take_again(
         )
     collector.first = first.to(collector.device)
     collector.steps_taken = journal["steps"]
+
+
+def grown_files(numbers: dict[str, Any]) -> Iterator[tuple[str, Mark]]:
+    """Give the files that a checkpoint needs to be resumed exactly, and how far it needs them."""
+    own = numbers.get(PREFIX) or {}
+    for each in (own.get("journal"), own.get("held", {}).get("phase")):
+        if each and each["mark"] is not None:
+            yield each["file"], each["mark"]
 
 
 def digest(observation: Observation) -> str:

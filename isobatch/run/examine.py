@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isobatch.errors import UserError, one_line, system_error, understanding
-from isobatch.files import UNFINISHED, Folder
+from isobatch.files import UNFINISHED, Folder, Growing
 from isobatch.recipe import Recipe
+from isobatch.run.exact import grown_files
 from isobatch.run.rows import Rows, read_rows
 from isobatch.run.sealed import read_in
 from isobatch.run.store import EVALUATIONS, METRICS, SEALED, refuse_foreign
@@ -38,7 +39,7 @@ class Examination:
 
     def __init__(self, run: Folder) -> None:
         self.findings: list[Finding] = []
-        self._run, self._recipe = run, None
+        self._run, self._recipe, self._text = run, None, ""
         self._look("recipe.toml", self._read_recipe)
         self._look(METRICS, lambda: self._read_rows(METRICS))
         if run.has(EVALUATIONS):
@@ -61,7 +62,7 @@ class Examination:
         self.findings.append(Finding(name, said, is_whole))
 
     def _read_recipe(self) -> str:
-        text = self._run.read("recipe.toml").decode()
+        text = self._text = self._run.read("recipe.toml").decode()
         recipe = self._recipe = Recipe.from_toml(text, "recipe.toml")
         return f"{recipe.algo} on {recipe.env}, {recipe.total_timesteps:,} environment steps"
 
@@ -96,10 +97,14 @@ class Examination:
         _, data = read_in(folder, name)
         if self._recipe is not None:
             refuse_foreign(data, self._recipe, folder.path / name)
+        if data.get("recipe", self._text) != self._text:
+            raise UserError("recipe.toml is not what it was when this was saved")
         counters = data["counters"]
         if "metrics" in data:
             for rows in (METRICS, EVALUATIONS):
                 Rows(self._run, rows).refuse_other(data[rows.partition(".")[0]])
+        for file, mark in grown_files(data):
+            Growing(self._run, file).refuse_other(mark)
         return (
             f"after {counted(counters['iterations'], 'iteration')}, "
             f"{counters['env_steps']:,} environment steps"

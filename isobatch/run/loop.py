@@ -64,10 +64,10 @@ def run(
             _iterate(
                 state, environments, learner, heard, keeper, marks, stop_requested, on_iteration
             )
+            keeper.checkpoint(state)
         finally:
             heard.stop()
-        keeper.checkpoint(state)
-        learner.close()
+            learner.close()
     return state.steps_left >= state.recipe.batch.n_envs
 
 

@@ -74,8 +74,8 @@ class RunDirectory:
         self._made: list[Path] = []
         self._lock: BinaryIO | None = None
         self.folder = self._folder = Folder(path)
-        self._needed: list[set[str]] = []
-        """Files that each of the kept checkpoints needs."""
+        self._needed: dict[str, set[str]] = {}
+        """Files that checkpoints of this sitting need, by theirs."""
         self._metrics = Rows(self._folder, METRICS)
         self._evaluations = Rows(self._folder, EVALUATIONS)
 
@@ -189,13 +189,17 @@ class RunDirectory:
             "evaluations": self._evaluations.mark(),
         }
         with self._folder.folder("checkpoints", make=True) as folder:
-            folder.write(f"{iterations:09d}.safetensors", sealed(tensors, data))
+            name = f"{iterations:09d}.safetensors"
+            folder.write(name, sealed(tensors, data))
+            self._needed[name] = set(needed)
             for old in _numbered(folder)[:-KEPT_CHECKPOINTS]:
                 folder.remove(old)
-        self._needed = [*self._needed[1 - KEPT_CHECKPOINTS :], set(needed)]
-        if len(self._needed) == KEPT_CHECKPOINTS:
+                self._needed.pop(old, None)
+            kept = _numbered(folder)
+        if set(kept) <= set(self._needed):  # What an earlier sitting's needs is not known.
+            needs = set().union(*self._needed.values())
             for name in self._folder.names():
-                if GROWN.fullmatch(name) and not any(name in each for each in self._needed):
+                if GROWN.fullmatch(name) and name not in needs:
                     self._folder.remove(name)
 
     def last_checkpoint(self) -> Checkpoint | None:

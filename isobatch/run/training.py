@@ -140,6 +140,8 @@ def resume(
         numbers = checkpoint.numbers if checkpoint else None
         if numbers is not None:
             _check_version(path, numbers)
+            if total_timesteps is None:
+                _refuse_other_budget(path, recipe, numbers)
         device = choose_device(recipe.machine.device)
         exactly = checkpoint if _resumes_exactly(recipe, numbers) and not allow_inexact else None
         with understanding(f"{path}: the checkpoint"):
@@ -167,6 +169,17 @@ def resume(
             environments.close()
     finally:
         directory.release()
+
+
+def _refuse_other_budget(path: str | Path, recipe: Recipe, numbers: Mapping[str, Any]) -> None:
+    """Refuse a budget that nobody asked for: recipe.toml may be damaged."""
+    saved = Recipe.from_toml(numbers["recipe"]).total_timesteps if "recipe" in numbers else None
+    if saved not in (None, recipe.total_timesteps):
+        raise UserError(
+            f"{path}: recipe.toml has total_timesteps {recipe.total_timesteps:,}, its checkpoint "
+            f"{saved:,}: --total-timesteps says which it is to be",
+            field="total_timesteps",
+        )
 
 
 def _resumes_exactly(recipe: Recipe, numbers: Mapping[str, Any] | None) -> bool:
