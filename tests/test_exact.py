@@ -6,6 +6,7 @@ import pytest
 
 import isobatch
 from isobatch import UserError
+from isobatch.run.examine import examine
 from isobatch.run.store import CLOCK_COLUMNS, read_policy
 
 SMALL = {
@@ -94,6 +95,27 @@ def test_a_longer_budget_does_not_decide_anew_what_is_compiled(tmp_path, monkeyp
     isobatch.train("CartPole-v1", **settings, out=tmp_path / "run", quiet=True)
     isobatch.resume(tmp_path / "run", total_timesteps=1280, quiet=True)
     assert set(asked) == {640}
+
+
+def test_actions_after_the_checkpoint_are_forgotten(tmp_path):
+    """A run that was killed before its second checkpoint, then stopped, then resumed."""
+    whole = isobatch.train("CartPole-v1", **SMALL, out=tmp_path / "whole", quiet=True)
+    path = tmp_path / "cut"
+    isobatch.train("CartPole-v1", **SMALL, out=path, quiet=True, on_iteration=stop_after(2))
+    (path / "checkpoints" / "000000002.safetensors").unlink()
+    isobatch.resume(path, quiet=True, on_iteration=stop_after(2))
+    cut = isobatch.resume(path, quiet=True)
+    assert rows(cut) == rows(whole)
+    assert all(each.is_whole for each in examine(path))
+
+
+def test_trained_again_from_scratch_it_is_the_same_run(tmp_path):
+    path = tmp_path / "run"
+    whole = rows(isobatch.train("CartPole-v1", **SMALL, out=path, quiet=True))
+    with pytest.warns(UserWarning, match="set-aside-1"):
+        isobatch.resume(path, from_scratch=True, quiet=True, on_iteration=stop_after(2))
+    assert rows(isobatch.resume(path, quiet=True)) == whole
+    assert list((path / "set-aside-1").glob("actions-*.bin"))
 
 
 def test_damaged_actions_are_found(tmp_path):

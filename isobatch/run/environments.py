@@ -65,10 +65,8 @@ class Environments:
 
     def take_again(self, journal: Mapping[str, Any], note: Callable[[str], None]) -> None:
         """Take new environments through the actions of a journal, to where the old ones were."""
-        assert self._keep_in is not None
-        collector = self.collector
+        collector, mark = self._new_collector(), journal["mark"]
         assert self.journal is not None
-        mark = journal["mark"]
         self.journal.refuse_other(mark)
         self.journal.cut(mark)
         began, first = time.perf_counter(), True
@@ -110,10 +108,17 @@ class Environments:
     def collector(self) -> Collector:
         """What steps the environments there are."""
         if self._collector is None:
-            self._collector = Collector(self.env, self.device, self.chunk_size)
-            if self._keep_in is not None:
-                self.journal = Journal(self._keep_in, f"actions-{self.made:09d}.bin")
-                self._collector.on_actions = self.journal.add
+            self._new_collector()
+            if self.journal is not None:
+                self.journal.remove()  # What a run that was killed went on to do.
+        assert self._collector is not None
+        return self._collector
+
+    def _new_collector(self) -> Collector:
+        self._collector = Collector(self.env, self.device, self.chunk_size)
+        if self._keep_in is not None:
+            self.journal = Journal(self._keep_in, f"actions-{self.made:09d}.bin")
+            self._collector.on_actions = self.journal.add
         return self._collector
 
     @property

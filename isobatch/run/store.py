@@ -239,7 +239,9 @@ class RunDirectory:
 
     def set_aside(self) -> str | None:
         """Move all that training wrote into a folder of its own; return its name."""
-        present = [name for name in OF_A_RUN if self._folder.has(name)]
+        present = [
+            name for name in self._folder.names() if name in OF_A_RUN or GROWN.fullmatch(name)
+        ]
         if not present:
             return None
         taken = [name for name in self._folder.names() if name.startswith("set-aside-")]
