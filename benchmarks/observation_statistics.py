@@ -94,7 +94,7 @@ def train(way: str, seed: int, budget: int) -> list[float]:
 
 def main() -> None:
     """Train every seed in every way; rows already in the file are not made twice."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=range(1, 11))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--budget", type=int, default=SETTINGS["total_timesteps"])

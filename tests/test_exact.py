@@ -1,6 +1,7 @@
 """A run that was stopped and resumed equals one that was not, to the bit."""
 
 import hashlib
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_a_longer_budget_does_not_decide_anew_what_is_compiled(tmp_path, monkeyp
         return False
 
     monkeypatch.setattr("isobatch.algos.stepping.worth_compiling", worth)
-    settings = SMALL | {"compile": "auto", "learning_rate_schedule": "constant"}
+    settings: dict[str, Any] = SMALL | {"compile": "auto"}
     isobatch.train("CartPole-v1", **settings, out=tmp_path / "run", quiet=True)
     isobatch.resume(tmp_path / "run", total_timesteps=1280, quiet=True)
     assert set(asked) == {640}

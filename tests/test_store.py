@@ -179,17 +179,23 @@ def train(run, iterations):
         save(run, n)
 
 
+def found(run):
+    checkpoint = run.last_checkpoint()
+    assert checkpoint is not None
+    return checkpoint
+
+
 def test_rows_after_the_checkpoint_are_cut(run):
     train(run, (1, 2))
     run.append({"iterations": 3})
     run.release()
     again = RunDirectory.open(run.path)
-    again.go_on_from(again.last_checkpoint())
+    again.go_on_from(found(again))
     again.append({"iterations": 3, "env_steps": 3, "resumed": True})
     save(again, 3)
     assert [row["iterations"] for row in read_metrics(run.path)] == [1, 2, 3]
     written = (run.path / "metrics.jsonl").stat().st_size
-    assert again.last_checkpoint().numbers["metrics"]["bytes"] == written
+    assert found(again).numbers["metrics"]["bytes"] == written
     again.release()
 
 
@@ -200,14 +206,14 @@ def test_a_half_written_last_row_is_dropped(run, half):
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write(half)
     assert [row["iterations"] for row in read_metrics(run.path)] == [1]
-    run.go_on_from(run.last_checkpoint())
+    run.go_on_from(found(run))
     assert (run.path / "metrics.jsonl").read_bytes() == whole
 
 
 def test_the_last_checkpoint_is_the_one_given_and_two_are_kept(run):
     train(run, (1, 2, 3, 10))
-    found = run.last_checkpoint()
-    assert int(found.tensors["step"]) == found.numbers["counters"]["iterations"] == 10
+    last = found(run)
+    assert int(last.tensors["step"]) == last.numbers["counters"]["iterations"] == 10
     assert len(list((run.path / "checkpoints").iterdir())) == 2
 
 
@@ -219,10 +225,10 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_and_is_named(run):
     train(run, (1, 2))
     newest = max((run.path / "checkpoints").iterdir())
     flip(newest, -1)
-    found = run.last_checkpoint()
-    assert found.numbers["counters"]["iterations"] == 1
-    assert "hash does not match" in found.skipped[newest.name]
-    run.go_on_from(found)
+    last = found(run)
+    assert last.numbers["counters"]["iterations"] == 1
+    assert "hash does not match" in last.skipped[newest.name]
+    run.go_on_from(last)
     assert not newest.exists(), "or it would count among the last two"
     assert len(read_metrics(run.path)) == 1
 
