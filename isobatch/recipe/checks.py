@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from isobatch.errors import UserError
+from isobatch.errors import UserError, shown
+from isobatch.plain import LARGEST
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,13 @@ def memory_size(text: str) -> int:
     """Return the bytes of a size such as 512MB, 4GB or 1.5GiB."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UserError(f"a size reads like 512MB or 4GB, got {text!r}")
+        raise UserError(f"a size reads like 512MB or 4GB, got {shown(text)}")
     number, unit, binary = match.groups()
     power = " kMGT".index(unit.replace("K", "k") or " ")
     return int(float(number) * (1024 if binary else 1000) ** power)
 
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B")
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([kKMGT]?)(i?)B")
 Size = Annotated[
     str,
     Bound(lambda x: bool(_SIZE.fullmatch(x.strip())), "must be a size such as 512MB or 4GB"),
@@ -95,12 +96,20 @@ def problem(hint: Any, value: Any) -> str | None:
         inner = next(each for each in get_args(hint) if each is not type(None))
         return None if value is None else problem(inner, value)
     if hint is float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-        return None if fits and math.isfinite(value) else "must be a finite number"
+        return None if is_finite(value) else "must be a finite number"
     if hint is int:
-        fits = isinstance(value, int) and not isinstance(value, bool)
-        return None if fits else "must be a whole number"
+        if isinstance(value, bool) or not isinstance(value, int):
+            return "must be a whole number"
+        return None if -LARGEST <= value < LARGEST else "must be a whole number of 64 bits"
     return None if isinstance(value, hint) else f"must be {_type_name(hint)}"
+
+
+def is_finite(value: Any) -> bool:
+    """Say whether a value is a finite number; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    # A whole number may be too large to be made a float.
+    return -LARGEST <= value < LARGEST if isinstance(value, int) else math.isfinite(value)
 
 
 def refuse_misfits(table: Any) -> None:
@@ -108,7 +117,7 @@ def refuse_misfits(table: Any) -> None:
     for name, hint, value in leaves(table):
         found = problem(hint, value)
         if found:
-            raise UserError(f"{name} {found}, got {value!r}", field=name)
+            raise UserError(f"{name} {found}, got {shown(value)}", field=name)
 
 
 @cache
