@@ -2,7 +2,7 @@
 
 Plain data is tables by name, lists, texts, whole numbers of 64 bits, floating-point numbers, true,
 false and none. What a parser cannot read, what is too long, too deep or there twice, and numbers
-and characters that nothing here can use are refused before anybody looks at a value.
+that nothing here can use are refused before anybody looks at a value.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ DEEPEST = 32
 """Tables and lists in each other."""
 LARGEST = 1 << 63
 """Whole numbers are below, and not below its negative: TOML's own range."""
-HALF = re.compile(r"[\ud800-\udfff]")
-"""Halves of characters: no file can hold them."""
 YAML_TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "merge", "value")
 """Of tag:yaml.org,2002; others ask for objects."""
 
@@ -150,25 +148,16 @@ def _checked(data: Any, source: str) -> Any:
     left: list[tuple[Any, int, str]] = [(data, 0, "")]
     while left:
         value, depth, name = left.pop()
-        place = f"{source}: {name}" if name else source
         if depth > DEEPEST:
             raise _too_deep(source)
         if isinstance(value, dict):
-            for key, each in value.items():
-                _refuse_halves(key, source)
-                left.append((each, depth + 1, key if isinstance(key, str) else shown(key)))
+            left.extend((each, depth + 1, str(key)) for key, each in value.items())
         elif isinstance(value, list | tuple):
             left.extend((each, depth + 1, name) for each in value)
-        elif isinstance(value, str):
-            _refuse_halves(value, place)
         elif isinstance(value, int) and not -LARGEST <= value < LARGEST:
-            raise UserError(f"{place}: a number of more than 64 bits")
+            place = f"{source}: {shown(name)}" if name else source
+            raise UserError(f"{place} is a number of more than 64 bits")
     return data
-
-
-def _refuse_halves(text: Any, place: str) -> None:
-    if isinstance(text, str) and (match := HALF.search(text)):
-        raise UserError(f"{place}: {match[0]!a} is half a character")
 
 
 def _refuse_bombs(root: Any, source: str) -> None:

@@ -41,8 +41,11 @@ Seed = Annotated[int, Bound(lambda x: 0 <= x < 1 << 63, "must not be negative, a
 Widths = Annotated[
     tuple[int, ...], Bound(lambda x: bool(x) and min(x) > 0, "must be positive whole numbers")
 ]
+HALF = re.compile(r"[\ud800-\udfff]")
+"""Half a character: JSON and YAML can spell it, no file can hold it."""
+Text = Annotated[str, Bound(lambda x: not HALF.search(x), "must be a text of whole characters")]
 Pairs = Annotated[
-    tuple[str, ...],
+    tuple[Text, ...],
     Bound(
         lambda x: all(name and value for name, _, value in (each.partition("=") for each in x)),
         "must be name=value",
@@ -160,4 +163,5 @@ def as_field(value: Any) -> Any:
 
 
 def _type_name(hint: Any) -> str:
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     return {int: "whole numbers", str: "a text", bool: "true or false"}.get(hint, str(hint))

@@ -27,6 +27,7 @@ from isobatch.recipe.checks import (
     Ratio,
     Seed,
     Size,
+    Text,
     Unit,
     Whole,
     Widths,
@@ -127,7 +128,7 @@ class Objective:
     """Discount factor."""
     gae_lambda: Unit = 0.95
     """GAE's lambda: 0 for one-step TD errors, 1 for full returns minus values."""
-    objective: str = "clip"
+    objective: Text = "clip"
     """Policy objective: clip (PPO's clipped ratio), kl (a KL penalty), pg (the plain policy
     gradient), or one of your own."""
     clip_range: Positive = 0.2
@@ -207,7 +208,7 @@ class Phasic:
 class Reshape:
     """The batch in the course of the run."""
 
-    batch_schedule: str = ""
+    batch_schedule: Text = ""
     """Batch by environment step or percentage of the budget, N x T [x minibatches]: "0:8x128,
     100k:32x128, 50%:128x32x8". Or adaptive: the batch follows the measured gradient noise, every
     10 iterations unless probe_every is set."""
@@ -324,9 +325,9 @@ class Machine:
 class Recipe:
     """Environment, algorithm, batch, objective, optimiser and model of one run."""
 
-    env: str
+    env: Text
     """Environment id: EnvPool's, Gymnasium's (gymnasium:Id, module:Id) or tensor:Id."""
-    algo: str = "ppo"
+    algo: Text = "ppo"
     """Algorithm: ppo, ppo-ewma, ppg, ppg-ewma, a2c, reinforce, pqn, or one of your own."""
     total_timesteps: Count = 100_000
     """Budget in environment steps; the run ends within n_envs of it."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from isobatch.batch import positive
 from isobatch.errors import UserError, nearest, shown
-from isobatch.recipe.checks import is_finite
+from isobatch.recipe.checks import HALF, is_finite
 from isobatch.run.store import safe_name
 from isobatch.scaling import SIZES
 
 RESCALING = ("rescale_from", "scale_envs", "keep", "hold")
 """What an arm may say of its reference, beside recipe fields."""
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that a terminal obeys; tab and newline are text."""
 MOST_SEEDS, MOST_ARMS, MOST_CELLS = 10_000, 1_000, 100_000
 LONGEST_KEY = 220
 """Bytes of a run's name on disk, which is its arm, environment and seed; files add to it."""
@@ -24,17 +27,17 @@ Arms = Mapping[str, Any]
 def refuse_arms(arms: Arms) -> None:
     """Refuse arms that are no tables of fields."""
     for arm, fields in arms.items():
-        refuse_control(arm, "arms", "the name")
+        refuse_control(arm, "arms")
         if not isinstance(fields, dict):
             raise UserError(f"arm {shown(arm)} must be a table of recipe fields", field="arms")
     if not arms:
         raise UserError("there are no arms: add [arms] or [grid]", field="arms")
 
 
-def refuse_control(text: str, field: str, what: str = "it") -> None:
-    """Refuse a text with characters that a terminal would obey; lines and tabs are text."""
-    if any((ord(each) < 32 and each not in "\n\t") or 127 <= ord(each) < 160 for each in text):
-        raise UserError(f"{field}: {what} {shown(text)} has control characters", field=field)
+def refuse_control(text: str, field: str, printed: bool = True) -> None:
+    """Refuse a text with characters that a terminal would obey, or, if `printed`, cannot show."""
+    if CONTROL.search(text) or (printed and HALF.search(text)):
+        raise UserError(f"{field}: {shown(text)} has characters that are no text", field=field)
 
 
 def refuse_sizes(envs: Sequence[str], seeds: Sequence[int], arms: Collection[str]) -> None:

@@ -94,9 +94,9 @@ class Study:
     def __post_init__(self) -> None:
         refuse_misfits(self)
         for name in ("name", "title", "note", "algo"):
-            refuse_control(getattr(self, name), name)
+            refuse_control(getattr(self, name), name, printed=name in ("name", "algo"))
         for env in self.envs:
-            refuse_control(env, "envs", "the name")
+            refuse_control(env, "envs")
         refuse_arms(self.arms)
         refuse_doubles(envs=self.envs, seeds=self.seeds, arms=list(self.arms))
         refuse_sizes(self.envs, self.seeds, self.arms)
