@@ -71,7 +71,16 @@ def from_yaml(text: str, source: str) -> Any:
     _refuse_long(text, MOST_YAML, source)
 
     class Loader(yaml.SafeLoader):
-        pass
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            # Here and not afterwards: each level costs as much as all levels above it.
+            self.depth += 1
+            if self.depth > DEEPEST:
+                raise RecursionError
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
     Loader.yaml_implicit_resolvers = {
         first: [each for each in pairs if not each[0].endswith(":timestamp")]
@@ -84,6 +93,8 @@ def from_yaml(text: str, source: str) -> Any:
             return None
         _refuse_bombs(node, source)
         data = loader.construct_document(node)
+    except UserError:
+        raise
     except RecursionError:
         raise _too_deep(source) from None
     except yaml.YAMLError as error:
@@ -172,7 +183,7 @@ def _refuse_bombs(root: Any, source: str) -> None:
             open_nodes.discard(id(node))
             sizes[id(node)] = 1 + sum(sizes[id(each)] for each in children)
             if sizes[id(node)] > MOST_VALUES:
-                raise UserError(f"{source}: its aliases stand for more than {MOST_VALUES:,} values")
+                raise UserError(f"{source}: it stands for more than {MOST_VALUES:,} values")
             continue
         if id(node) in sizes:
             continue

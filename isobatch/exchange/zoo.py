@@ -113,7 +113,7 @@ def _entries(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the environments' entries: what holds a dictionary and is no key of an entry."""
     known = {*TABLES["ppo"], *TABLES["a2c"]}
     return {
-        str(name): dict(value)
+        str(name): {str(key): each for key, each in value.items()}
         for name, value in given.items()
         if name not in known and isinstance(value, Mapping)
     }

@@ -185,13 +185,12 @@ def _is_number(value: Any) -> bool:
 def _record(queue: Queue, cell: Cell, status: Status) -> Record:
     path = queue.run_path(cell)
     if status == "failed":
-        return Record(cell, "failed", path, problem=one_line(queue.failure(cell)))
+        return Record(cell, "failed", path, problem=_failure(queue, cell))
     if status != "done":
         problem = "still running" if status == "running" else "not run yet"
         return Record(cell, "missing", path, problem=problem)
     try:
-        result = queue.result(cell)
-        _check_result(result, queue, cell)
+        result = _result(queue, cell)
         _check_metrics(path)
         played = _played(path, queue.study.budget)
         return Record(cell, "done", path, result, evaluations=played)
@@ -202,15 +201,27 @@ def _record(queue: Queue, cell: Cell, status: Status) -> Record:
         return Record(cell, "damaged", path, problem=problem)
 
 
-def _check_result(result: Result, queue: Queue, cell: Cell) -> None:
-    """Refuse a result whose numbers are none."""
+def _failure(queue: Queue, cell: Cell) -> str:
+    try:
+        return one_line(queue.failure(cell))
+    except RecursionError:
+        return "its failure record cannot be read"
+
+
+def _result(queue: Queue, cell: Cell) -> Result:
+    """Return a run's result, its numbers checked."""
     file = f"{queue.root / 'queue' / cell.key}.done"
+    try:
+        result = queue.result(cell)
+    except RecursionError:
+        raise DamagedFile(f"{file} cannot be read: lists in lists without end") from None
     for name in ("score", "training_return", "env_steps", "seconds", "restarts"):
         value = getattr(result, name)
         if name == "training_return" and value is None:
             continue
         if not is_finite(value) or abs(value) > LARGEST_SCORE:
             raise DamagedFile(f"{file}: {name} is not a number that a run can have")
+    return result
 
 
 def _check_metrics(path: Path) -> None:
