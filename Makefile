@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 TORCH := $(shell grep '^torch==' constraints.txt)
 EXTRAS := test lint docs bench dev
 
-.PHONY: install demo test lint docs wheel-check bench hooks clean
+.PHONY: install demo test test-faults lint docs wheel-check bench hooks clean
 .NOTPARALLEL:  # one pip at a time
 
 install: $(VENV)/.core
@@ -28,6 +28,12 @@ demo: install
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
+
+# What may happen to files, at length: 10,000 damaged ones are read instead of some hundred.
+FAULTS := tests/fuzz
+
+test-faults: $(VENV)/.test
+	ISOBATCH_FUZZ=10000 $(BIN)/python -m pytest -n 2 $(FAULTS)
 
 # pyright reads the tests too, and what they import.
 lint: $(VENV)/.test $(VENV)/.lint

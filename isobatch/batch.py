@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from isobatch.errors import UserError
+from isobatch.errors import UserError, shown
+from isobatch.plain import LARGEST
 
+SIZE = r"[1-9]\d{0,17}"
+MOST_DIVIDED = 10**12
+"""Rows of a rollout whose divisors are looked for."""
 ADAPTIVE = "adaptive"
 """The schedule that has no stages: the batch follows what is measured."""
 
@@ -35,9 +40,9 @@ class Shape(NamedTuple):
     @classmethod
     def parse(cls, text: str, what: str = "a shape") -> Shape:
         """Read 8x128; `what` names it in the error."""
-        match = re.fullmatch(r"\s*([1-9]\d*)\s*x\s*([1-9]\d*)\s*", text)
+        match = re.fullmatch(rf"\s*({SIZE})\s*x\s*({SIZE})\s*", text)
         if match is None:
-            raise UserError(f"{what} must read like 8x128 (N x T), got {text.strip()!r}")
+            raise UserError(f"{what} must read like 8x128 (N x T), got {shown(text.strip())}")
         return cls(int(match[1]), int(match[2]))
 
 
@@ -145,17 +150,18 @@ def parse_schedule(text: str, total_timesteps: int) -> tuple[Stage, ...]:
 
 
 def _stage(text: str, total_timesteps: int) -> Stage:
-    match = re.fullmatch(r"([\d_]+(?:\.\d+)?)([kM%]?)\s*:\s*([1-9]\d*x[1-9]\d*)(?:x(\d+))?", text)
+    pattern = rf"(\d[\d_]{{0,17}}(?:\.\d{{1,17}})?)([kM%]?)\s*:\s*({SIZE}x{SIZE})(?:x(\d{{1,18}}))?"
+    match = re.fullmatch(pattern, text)
     if match is None:
         raise UserError(
             f"batch_schedule must read like '0:8x128, 100k:32x128', step:N x T [x minibatches], "
-            f"or be {ADAPTIVE}, got {text!r}",
+            f"or be {ADAPTIVE}, got {shown(text)}",
             field="batch_schedule",
         )
     number, unit, shape, n_minibatches = match.groups()
     units = {"": 1, "k": 1_000, "M": 1_000_000, "%": total_timesteps / 100}
     return Stage(
-        round(float(number) * units[unit]),
+        round(float(number.replace("_", "")) * units[unit]),
         Shape.parse(shape, "batch_schedule"),
         positive("n_minibatches", int(n_minibatches)) if n_minibatches else None,
     )
@@ -164,9 +170,11 @@ def _stage(text: str, total_timesteps: int) -> Stage:
 def positive(name: str, value: Any) -> int:
     """Return `value` if it is a whole number of at least 1; the error names the field."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise UserError(f"{name} must be a whole number, got {value!r}", field=name)
+        raise UserError(f"{name} must be a whole number, got {shown(value)}", field=name)
     if value < 1:
-        raise UserError(f"{name} must be at least 1, got {value}", field=name)
+        raise UserError(f"{name} must be at least 1, got {shown(value)}", field=name)
+    if value >= LARGEST:
+        raise UserError(f"{name} must be below 2^63, got {shown(value)}", field=name)
     return value
 
 
@@ -176,13 +184,17 @@ def minibatch_count(rollout_size: int, minibatch_size: int) -> int:
         raise UserError(f"a minibatch of {minibatch_size} is more than the {rollout_size} rows")
     if rollout_size % minibatch_size:
         raise UserError(
-            f"minibatches of {minibatch_size} rows do not divide a rollout of {rollout_size}; "
-            f"the nearest that do: {_nearest_divisors(rollout_size, minibatch_size)}"
+            f"minibatches of {minibatch_size} rows do not divide a rollout of {rollout_size}"
+            f"{_nearest_divisors(rollout_size, minibatch_size)}"
         )
     return rollout_size // minibatch_size
 
 
 def _nearest_divisors(total: int, target: int) -> str:
-    divisors = [size for size in range(1, total + 1) if total % size == 0]
+    """Say which sizes near the target divide, of a rollout small enough to try them."""
+    if total > MOST_DIVIDED:
+        return ""
+    small = [size for size in range(1, math.isqrt(total) + 1) if total % size == 0]
+    divisors = {*small, *(total // size for size in small)}
     closest = sorted(sorted(divisors, key=lambda size: abs(size - target))[:2])
-    return " and ".join(str(size) for size in closest)
+    return f"; the nearest that do: {' and '.join(str(size) for size in closest)}"

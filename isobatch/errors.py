@@ -6,16 +6,22 @@ import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+LONGEST = 2000
+"""Characters of a message."""
+MOST_COMPARED = 100
+"""Characters of a name whose neighbours are looked for: the time grows with its square."""
+
 
 class UserError(ValueError):
     """A request that cannot be met as it stands; its message is one clear line.
 
     The command line prints it and ends with exit code 2; Python callers catch a `ValueError`.
-    `field` names the recipe or study field at fault, where it is one.
+    `field` names the recipe or study field at fault, where it is one. Characters that a terminal
+    would obey are spelled out, and what is very long is cut in its middle.
     """
 
     def __init__(self, message: str, field: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(_shortened(printable(message), LONGEST))
         self.field = field
 
 
@@ -51,8 +57,8 @@ def system_error(error: OSError) -> str:
     return printable(f"{where}{error.strerror}")
 
 
-def one_line(error: Exception) -> str:
-    """Return an exception's message on one line, without control characters."""
+def one_line(error: object) -> str:
+    """Return an exception's or another message on one line, without control characters."""
     return printable(" ".join(str(error).split()))
 
 
@@ -61,10 +67,25 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
+def shown(value: object, most: int = 80) -> str:
+    """Return a value as a message shows it: its `repr`, cut short, of whatever it is."""
+    try:
+        text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    except (ValueError, RecursionError):  # A number of thousands of digits, lists without end.
+        text = f"a {type(value).__name__} too large to show"
+    return _shortened(text, most)
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - most // 4]} ... {text[-(most // 4) :]}"
+
+
 def nearest(name: str, known: list[str], count: int = 3) -> str:
     """Return ' Did you mean a, b or c?' for the known names closest to `name`, or ''."""
     import difflib
 
+    if len(name) > MOST_COMPARED:
+        return ""
     lowered = {candidate.lower(): candidate for candidate in known}
     matches = difflib.get_close_matches(name.lower(), lowered, n=count, cutoff=0.5)
     if not matches:
@@ -79,4 +100,4 @@ def refuse_unknown(found: Iterable[str], known: Iterable[str], source: str, what
     names = sorted(known)
     for name in found:
         if name not in names:
-            raise UserError(f"{source}: unknown {what} {name!r}.{nearest(name, names)}")
+            raise UserError(f"{source}: unknown {what} {shown(name)}.{nearest(name, names)}")

@@ -12,10 +12,10 @@ import isobatch
 
 ROOT = Path(isobatch.__file__).parent
 ROOMS = [
-    "errors", "files", "estimate", "text", "machine", "registry", "batch", "recipe", "scaling",
-    "envs", "presets", "exchange", "models", "experience", "advantages", "normalize", "losses",
-    "objectives", "proximal", "update", "noise", "state", "algos", "run", "pages", "probe",
-    "study", "cli",
+    "errors", "files", "plain", "estimate", "text", "machine", "registry", "batch", "recipe",
+    "scaling", "envs", "presets", "exchange", "models", "experience", "advantages", "normalize",
+    "losses", "objectives", "proximal", "update", "noise", "state", "algos", "run", "pages",
+    "probe", "study", "cli",
 ]  # fmt: skip
 ALLOWED = {
     # Where people look for it: recipe.rescale(n_envs=16).

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from isobatch.cli.flags import Parser, add_env_flag, whole_number
-from isobatch.errors import UserError
+from isobatch.cli.flags import Parser, add_env_flag, whole_between
+from isobatch.plain import LARGEST
 from isobatch.text import counted
+
+MOST_EPISODES = 1_000_000
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -19,13 +21,17 @@ def evaluate(arguments: list[str]) -> int:
     parser.add_argument("run", type=Path, help="run directory")
     parser.add_argument(
         "--episodes",
-        type=whole_number,
+        type=whole_between(1, MOST_EPISODES),
         default=20,
         metavar="N",
         help="number of episodes (default: 20)",
     )
     parser.add_argument(
-        "--seed", type=whole_number, default=0, metavar="N", help="evaluation seed (default: 0)"
+        "--seed",
+        type=whole_between(0, LARGEST - 1),
+        default=0,
+        metavar="N",
+        help="evaluation seed (default: 0)",
     )
     parser.add_argument(
         "--best",
@@ -39,8 +45,6 @@ def evaluate(arguments: list[str]) -> int:
         help="take the most likely action instead of sampling",
     )
     parsed = parser.parse_args(arguments)
-    if parsed.episodes < 1:
-        raise UserError(f"--episodes must be at least 1, got {parsed.episodes}")
 
     from isobatch.run import policy
 

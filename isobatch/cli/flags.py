@@ -6,12 +6,14 @@ import argparse
 import ast
 import dataclasses
 import inspect
+import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from isobatch.errors import UserError
+from isobatch.errors import UserError, shown
+from isobatch.plain import LARGEST
 from isobatch.recipe import Recipe
 from isobatch.registry import ALGORITHMS, OBJECTIVES
 
@@ -151,28 +153,51 @@ def _text(node: ast.stmt) -> str:
 
 
 def whole_number(text: str) -> int:
-    """Read a whole number; 1e6 and 1_000_000 are both a million."""
+    """Read a whole number of 64 bits; 1e6 and 1_000_000 are both a million."""
     try:
-        return int(text.replace("_", "").replace(",", ""))
+        value = int(text.replace("_", "").replace(",", ""))
     except ValueError:
-        value = float(text) if _is_float(text) else 0.5
-        if value != int(value):
-            raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
-        return int(value)
+        value = _float(text)
+    if not -LARGEST <= value < LARGEST or value != int(value):
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {shown(text)}")
+    return int(value)
 
 
-def _is_float(text: str) -> bool:
+def whole_between(least: int, most: int) -> Callable[[str], int]:
+    """Return what reads a whole number of at least `least` and at most `most`."""
+
+    def read(text: str) -> int:
+        value = whole_number(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {shown(text)}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"must be at most {most:,}, got {shown(text)}")
+        return value
+
+    return read
+
+
+def positive_number(text: str) -> float:
+    """Read a finite number above 0."""
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a positive number, got {shown(text)}")
+    return value
+
+
+def _float(text: str) -> float:
+    """Return a number, or NaN where the text is none."""
     try:
-        return abs(float(text)) < 1e18
+        return float(text)
     except ValueError:
-        return False
+        return math.nan
 
 
 def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected a number, got {shown(text)}") from None
 
 
 def _number_or_none(text: str) -> float | None:

@@ -13,10 +13,10 @@ import torch
 
 from isobatch import envs
 from isobatch.batch import Shape
-from isobatch.cli.flags import Parser, add_env_flag, whole_number
+from isobatch.cli.flags import Parser, add_env_flag, whole_between
 from isobatch.envs.catalog import require_trusted
 from isobatch.envs.seeds import evaluation_seeds
-from isobatch.errors import UserError
+from isobatch.errors import UserError, shown
 from isobatch.presets import preset
 from isobatch.probe import laboratory
 from isobatch.probe.answer import answer
@@ -29,6 +29,8 @@ from isobatch.registry import ALGORITHMS
 from isobatch.run import policy
 from isobatch.run.store import write_atomically
 from isobatch.state import TrainState
+
+MOST_BATCHES, MOST_SAMPLES, MOST_SEED = 1_000, 1 << 24, 1 << 62
 
 
 def probe(arguments: list[str]) -> int:
@@ -56,7 +58,7 @@ def probe(arguments: list[str]) -> int:
     )
     parser.add_argument(
         "--batches",
-        type=whole_number,
+        type=whole_between(1, MOST_BATCHES),
         metavar="K",
         help="independent batches of each shape (default: 5, for images 2)",
     )
@@ -74,7 +76,7 @@ def probe(arguments: list[str]) -> int:
     )
     parser.add_argument(
         "--seed",
-        type=whole_number,
+        type=whole_between(0, MOST_SEED),
         default=0,
         metavar="N",
         help="seed of the probe's environments (default: 0)",
@@ -95,8 +97,6 @@ def probe(arguments: list[str]) -> int:
         speed=parsed.speed,
         seed=parsed.seed,
     )
-    if parsed.batches is not None and parsed.batches < 1:
-        raise UserError(f"--batches must be at least 1, got {parsed.batches}")
     policies = _policies(parsed, question)
     for line in warnings(question):
         print(f"! {line}")
@@ -183,7 +183,11 @@ def _policies(parsed: Any, question: Question) -> list[policy.Policy]:
 def _shapes(text: str | None) -> tuple[Shape, ...]:
     if text is None:
         return ()
-    return tuple(dict.fromkeys(Shape.parse(part, "--shapes") for part in text.split(",")))
+    shapes = tuple(dict.fromkeys(Shape.parse(part, "--shapes") for part in text.split(",")))
+    for shape in shapes:
+        if shape.samples > MOST_SAMPLES:
+            raise UserError(f"--shapes {shape} is more than {MOST_SAMPLES:,} samples")
+    return shapes
 
 
 def _fractions(text: str | None, flag: str) -> tuple[float, ...]:
@@ -192,10 +196,10 @@ def _fractions(text: str | None, flag: str) -> tuple[float, ...]:
     try:
         values = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise UserError(f"{flag} must be numbers such as 0.5,1.0, got {text!r}") from None
+        raise UserError(f"{flag} must be numbers such as 0.5,1.0, got {shown(text)}") from None
     for value in values:
         if not 0 <= value <= 1:
-            raise UserError(f"{flag} must lie in [0, 1], got {value:g}")
+            raise UserError(f"{flag} must lie in [0, 1], got {value:g}", field=flag)
     return values
 
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from isobatch.cli.flags import Parser, load_recipe, whole_number
-from isobatch.errors import UserError
+from isobatch.cli.flags import Parser, load_recipe, positive_number, whole_between
+from isobatch.errors import UserError, printable
+from isobatch.plain import LARGEST
 from isobatch.recipe import Recipe
+from isobatch.recipe.checks import is_finite
 from isobatch.run.store import read_checkpoint, read_metrics, write_atomically
 from isobatch.scaling import FITS, KEEPS, SIZES, Change, Factors, Rescaled, advised_keep
 from isobatch.text import columns, counted, number
@@ -27,7 +29,8 @@ def rescale(arguments: list[str]) -> int:
     parser.add_argument("--algo", metavar="NAME", help="with ENV: whose preset (default: ppo)")
     for name in SIZES:
         flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=whole_number, metavar="N", help=f"new {name}")
+        size = whole_between(1, LARGEST - 1)
+        parser.add_argument(flag, type=size, metavar="N", help=f"new {name}")
     parser.add_argument(
         "--keep",
         choices=KEEPS,
@@ -43,7 +46,7 @@ def rescale(arguments: list[str]) -> int:
     parser.add_argument("--grad-norm", action="store_true", help="rescale max_grad_norm too")
     parser.add_argument(
         "--noise-scale",
-        type=float,
+        type=positive_number,
         metavar="ROWS",
         help="measured gradient noise scale, to compare minibatches with (default: the run's)",
     )
@@ -112,7 +115,7 @@ def report(recipe: Recipe, rescaled: Rescaled, unknown: Iterable[str] = ()) -> s
     if rescaled.warnings or unknown:
         lines.append("")
     lines += [f"! {warning}" for warning in rescaled.warnings]
-    lines += [f"! differs in Isobatch: {line}" for line in unknown]
+    lines += [f"! differs in Isobatch: {printable(line)}" for line in unknown]
     return "\n".join(lines)
 
 
@@ -190,15 +193,16 @@ def _source(
         return preset(source[0], parsed.algo or "ppo"), [], parsed.noise_scale
     if parsed.algo is not None:
         raise UserError("--algo is for the preset of an environment; the recipe has its own")
-    measured = parsed.noise_scale or _measured(path)
-    return load_recipe(path), [], measured
+    recipe = load_recipe(path)
+    return recipe, [], parsed.noise_scale or _measured(path)
 
 
 def _measured(path: Path) -> float | None:
     """Return the last noise scale a run's metrics have, if any."""
     if not path.is_dir():
         return None
-    found = [row["noise_scale"] for row in read_metrics(path) if row.get("noise_scale")]
+    rows = (row for row in read_metrics(path) if isinstance(row, dict))
+    found = [each for each in (row.get("noise_scale") for row in rows) if is_finite(each) and each]
     return found[-1] if found else None
 
 

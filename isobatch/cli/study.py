@@ -7,14 +7,17 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isobatch.cli.flags import Parser, whole_number
+from isobatch.cli.flags import Parser, whole_between
 from isobatch.errors import UserError
+from isobatch.study.checks import MOST_SEEDS
 from isobatch.text import counted, duration, size
 
 if TYPE_CHECKING:
     from isobatch.study.design import Study
     from isobatch.study.executors import Executor
     from isobatch.study.results import Results
+
+MOST_WORKERS = 10_000
 
 
 def study(arguments: list[str]) -> int:
@@ -31,10 +34,16 @@ def study(arguments: list[str]) -> int:
         "--scale", metavar="laptop|paper", help="size of a preset (default: laptop)"
     )
     parser.add_argument(
-        "--seeds", type=whole_number, metavar="N", help="number of seeds, instead of the study's"
+        "--seeds",
+        type=whole_between(1, MOST_SEEDS),
+        metavar="N",
+        help="number of seeds, instead of the study's",
     )
     parser.add_argument(
-        "--workers", type=whole_number, metavar="N", help="parallel runs (default: one per core)"
+        "--workers",
+        type=whole_between(1, MOST_WORKERS),
+        metavar="N",
+        help="parallel runs (default: one per core)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="study directory (default: studies/NAME)"
@@ -78,8 +87,6 @@ def _conduct(parsed: Any) -> int:
         chosen = with_seeds(chosen, parsed.seeds)
     chosen.check(tuple(parsed.env))
     workers = parsed.workers if parsed.workers is not None else _cores()
-    if workers < 1:
-        raise UserError(f"--workers must be at least 1, got {workers}")
     root = parsed.out or Path("studies") / chosen.name
     _say_unscaled(Results(chosen, []))
     begun = (root / "study.json").exists()

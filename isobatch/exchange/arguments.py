@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isobatch.errors import UserError, one_line
+from isobatch import files, plain
+from isobatch.errors import UserError, shown
 from isobatch.exchange.table import Format
 
 FILES = (".json", ".yaml", ".yml")
@@ -40,7 +40,7 @@ def parse_arguments(format: Format, words: Sequence[str]) -> dict[str, Any]:
             said["script"] = Path(word).stem
         elif Path(word).name not in ("python", "python3"):
             raise UserError(
-                f"cannot read {word!r}: give key=value, --key value or one file "
+                f"cannot read {shown(word)}: give key=value, --key value or one file "
                 f"({', '.join(FILES)})"
             )
     return given | said
@@ -48,12 +48,8 @@ def parse_arguments(format: Format, words: Sequence[str]) -> dict[str, Any]:
 
 def load(path: Path) -> dict[str, Any]:
     """Read a JSON or YAML file that holds a dictionary."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {one_line(error)}") from None
-    read = _json if path.suffix == ".json" else _yaml
-    content = read(path, text)
+    read = plain.from_json if path.suffix == ".json" else plain.from_yaml
+    content = read(files.read_text(path), str(path))
     if not isinstance(content, dict):
         raise UserError(f"{path} does not contain a dictionary")
     return {str(name): value for name, value in content.items()}
@@ -73,19 +69,3 @@ def _say(said: dict[str, Any], name: str, value: Any) -> None:
     if name in said:
         raise UserError(f"{name} is given twice")
     said[name] = value
-
-
-def _json(path: Path, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON: {one_line(error)}") from None
-
-
-def _yaml(path: Path, text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{path}: not valid YAML: {one_line(error)}") from None

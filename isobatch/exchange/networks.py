@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isobatch.errors import UserError
+from isobatch.errors import UserError, shown
 from isobatch.exchange.values import Name, number, whole
 from isobatch.recipe import Recipe
 
@@ -57,7 +57,7 @@ def adam(kwargs: dict[str, Any] | None, lost: list[str]) -> dict[str, Any]:
     """Return Adam's settings; the betas and epsilon of optimizer_kwargs are understood."""
     given = (kwargs or {}).get("optimizer_kwargs")
     if given is not None and not isinstance(given, Mapping):
-        raise UserError(f"policy_kwargs optimizer_kwargs must be a dictionary, got {given!r}")
+        raise UserError(f"policy_kwargs optimizer_kwargs must be a dictionary, got {shown(given)}")
     # A class of one's own has defaults of its own.
     plain = given is None or "optimizer_class" in (kwargs or {})
     settings: dict[str, Any] = {} if plain else {**(given or {})}
@@ -70,7 +70,7 @@ def adam(kwargs: dict[str, Any] | None, lost: list[str]) -> dict[str, Any]:
         return {"adam_eps": number(eps), "adam_beta1": first, "adam_beta2": second}
     except (TypeError, ValueError):
         raise UserError(
-            f"policy_kwargs optimizer_kwargs must be eps=X, betas=(X, X), got {given!r}"
+            f"policy_kwargs optimizer_kwargs must be eps=X, betas=(X, X), got {shown(given)}"
         ) from None
 
 
@@ -107,7 +107,8 @@ def _widths(value: Any, lost: list[str]) -> tuple[int, ...]:
         value = value[0]
     if isinstance(value, Mapping):
         if set(value) - {"pi", "vf"}:
-            raise UserError(f"policy_kwargs net_arch must be dict(pi=[...], vf=[...]), got {value}")
+            said = f"policy_kwargs net_arch must be dict(pi=[...], vf=[...]), got {shown(value)}"
+            raise UserError(said)
         policy, critic = value.get("pi", []), value.get("vf", [])
         if policy != critic:
             lost.append(
@@ -115,11 +116,13 @@ def _widths(value: Any, lost: list[str]) -> tuple[int, ...]:
             )
         value = policy
     try:
+        if not isinstance(value, list | tuple):
+            raise TypeError
         sizes = tuple(whole(each) for each in value)
     except (TypeError, ValueError):
         raise UserError(
             f"policy_kwargs net_arch must be a list of widths or dict(pi=[...], vf=[...]), "
-            f"got {value!r}"
+            f"got {shown(value)}"
         ) from None
     if not sizes:
         raise UserError("policy_kwargs net_arch must have at least one layer, got []")

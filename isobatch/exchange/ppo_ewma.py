@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -166,6 +167,8 @@ def _objective(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
 
 def _segments(values: dict[str, Any], lost: list[str]) -> int:
     size = values["aux_mbsize"]
+    if math.isinf(size):
+        raise UserError(f"aux_mbsize must be a finite number, got {size}")
     if size < 1 or size != int(size):
         lost.append(f"aux_mbsize {size}: not whole segments; Isobatch uses one or more")
     return max(1, int(size)) * values["workers"]

@@ -14,7 +14,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from isobatch.errors import UserError
+from isobatch.batch import positive
+from isobatch.errors import UserError, shown
 from isobatch.exchange.sb3 import VALUE_CLIPPING
 from isobatch.exchange.table import (
     HALVED,
@@ -269,8 +270,8 @@ class RslRl(Format):
 
 def _dictionary(value: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise UserError(f"rsl_rl: {name} must be a dictionary, got {value!r}")
-    return value
+        raise UserError(f"rsl_rl: {name} must be a dictionary, got {shown(value)}")
+    return {str(key): each for key, each in value.items()}
 
 
 def _full(name: str, table: Table) -> str:
@@ -282,6 +283,8 @@ def _full(name: str, table: Table) -> str:
 
 
 def _check(values: dict[str, Any], rows: int) -> None:
+    for name in ("num_envs", "num_steps_per_env"):
+        positive(name, values[name])
     parts = values["algorithm.num_mini_batches"]
     if parts < 1 or rows % parts:
         raise UserError(

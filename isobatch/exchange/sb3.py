@@ -233,7 +233,7 @@ def _said(value: Scheduled) -> Any:
 
 
 def _python(name: str, value: Any) -> str:
-    if name == "policy_kwargs":
+    if name == "policy_kwargs" and value is not None:
         return value if isinstance(value, str) else networks.as_text(options(value))
     if isinstance(value, str) and value.startswith("lin_"):
         return f"lambda remaining: remaining * {value[4:]}"

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from isobatch.errors import UserError, nearest
+from isobatch.errors import UserError, nearest, shown
 from isobatch.exchange.values import Reader
 from isobatch.recipe import Recipe
 
@@ -146,7 +146,8 @@ def parse(format: Format, flat: Mapping[str, Any]) -> dict[str, Any]:
         try:
             values[name] = key.read(flat[name]) if name in flat else key.default
         except ValueError as error:
-            raise UserError(f"{format.name}: {name} {error}, got {flat[name]!r}") from None
+            said = f"{format.name}: {name} {error}, got {shown(flat[name])}"
+            raise UserError(said) from None
     return values
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 import ast
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+from isobatch.plain import LARGEST, MOST_LITERAL, literal
 
 Reader = Callable[[Any], Any]
 
@@ -41,20 +44,23 @@ def number(value: Any) -> float:
             value = float(value)
         except ValueError:
             raise ValueError("must be a number") from None
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number")
+    # A larger whole number may have no floating-point number at all.
+    if not -LARGEST <= value < LARGEST if isinstance(value, int) else math.isnan(value):
         raise ValueError("must be a number")
     return value
 
 
 def whole(value: Any) -> int:
     """Read a whole number; 1e6 and 1000000.0 are a million."""
-    if isinstance(value, str) and re.fullmatch(r"\s*[-+]?\d[\d_]*\s*", value):
-        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"\s*[-+]?\d(_?\d){0,18}\s*", value):
+        value = int(value)
     try:
         read = number(value)
     except ValueError:
         raise ValueError("must be a whole number") from None
-    if math.isinf(read) or read != int(read):
+    if not -LARGEST <= read < LARGEST or read != int(read):
         raise ValueError("must be a whole number")
     return int(read)
 
@@ -105,10 +111,7 @@ def anything(value: Any) -> Any:
         return None
     if value.lower() in ("true", "false"):
         return FLAGS[value.lower()]
-    try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return value
+    return literal(value)
 
 
 def schedule(value: Any) -> Scheduled:
@@ -137,8 +140,8 @@ def options(value: Any) -> dict[str, Any]:
     """
     if isinstance(value, str):
         try:
-            value = _literal(ast.parse(value.strip(), mode="eval").body)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            value = _literal(_expression(value))
+        except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
             raise ValueError("must be a dictionary, such as dict(net_arch=[64, 64])") from None
     if not isinstance(value, Mapping):
         raise ValueError("must be a dictionary, such as dict(net_arch=[64, 64])")
@@ -147,6 +150,14 @@ def options(value: Any) -> dict[str, Any]:
 
 def _named(value: Any) -> Any:
     return Name(f"nn.{value.__name__}") if isinstance(value, type) else value
+
+
+def _expression(text: str) -> ast.expr:
+    if len(text) > MOST_LITERAL:
+        raise ValueError
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # On escapes such as \d, which are text.
+        return ast.parse(text.strip(), mode="eval").body
 
 
 def _literal(node: ast.expr) -> Any:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from isobatch.errors import UserError, nearest
+from isobatch.errors import UserError, nearest, shown
 from isobatch.exchange.sb3 import A2C, PPO, Sb3
 from isobatch.exchange.table import Key, Table
 from isobatch.exchange.values import Reader, anything, flag, number, optional, options, whole
@@ -56,6 +56,8 @@ class Zoo(Sb3):
         if not entries:
             return super().flatten(rest)
         wanted = env or rest.get("env")
+        if wanted is not None and not isinstance(wanted, str):
+            raise UserError(f"zoo: env must be an environment's id, got {shown(wanted)}")
         chosen = _choose(entries, wanted)
         own = {"env": chosen} if chosen != "atari" else {"env": wanted} if wanted else {}
         return super().flatten({**own, **entries[chosen], **rest})
@@ -111,7 +113,7 @@ def _entries(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the environments' entries: what holds a dictionary and is no key of an entry."""
     known = {*TABLES["ppo"], *TABLES["a2c"]}
     return {
-        str(name): dict(value)
+        str(name): {str(key): each for key, each in value.items()}
         for name, value in given.items()
         if name not in known and isinstance(value, Mapping)
     }
@@ -140,7 +142,7 @@ def _normalization(value: Any, gamma: float, lost: list[str]) -> dict[str, Any]:
         try:
             settings, on = options(value), True
         except ValueError as error:
-            raise UserError(f"normalize {error}, got {value!r}") from None
+            raise UserError(f"normalize {error}, got {shown(value)}") from None
     rewards = on and _take(settings, "norm_reward", flag, True)
     fields = {
         "normalize_observations": on and _take(settings, "norm_obs", flag, True),
@@ -159,7 +161,7 @@ def _take(settings: dict[str, Any], name: str, read: Reader, default: Any) -> An
     try:
         return read(value)
     except ValueError as error:
-        raise UserError(f"{name} {error}, got {value!r}") from None
+        raise UserError(f"{name} {error}, got {shown(value)}") from None
 
 
 def _say_normalization(recipe: Recipe) -> Any:

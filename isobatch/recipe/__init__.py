@@ -1,5 +1,6 @@
 """The recipe: everything that defines a run, in tables with their bounds; TOML in and out."""
 
+from isobatch.plain import literal
 from isobatch.recipe.checks import memory_size
 from isobatch.recipe.tables import (
     ENVS_PER_SEGMENT,
@@ -14,7 +15,6 @@ from isobatch.recipe.tables import (
     Recipe,
     Schedule,
     check_budget,
-    literal,
 )
 from isobatch.recipe.toml import refuse_batch_size
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from isobatch.errors import UserError
+from isobatch.errors import UserError, shown
+from isobatch.plain import LARGEST
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,11 @@ Seed = Annotated[int, Bound(lambda x: 0 <= x < 1 << 63, "must not be negative, a
 Widths = Annotated[
     tuple[int, ...], Bound(lambda x: bool(x) and min(x) > 0, "must be positive whole numbers")
 ]
+HALF = re.compile(r"[\ud800-\udfff]")
+"""Half a character: JSON and YAML can spell it, no file can hold it."""
+Text = Annotated[str, Bound(lambda x: not HALF.search(x), "must be a text of whole characters")]
 Pairs = Annotated[
-    tuple[str, ...],
+    tuple[Text, ...],
     Bound(
         lambda x: all(name and value for name, _, value in (each.partition("=") for each in x)),
         "must be name=value",
@@ -58,13 +62,13 @@ def memory_size(text: str) -> int:
     """Return the bytes of a size such as 512MB, 4GB or 1.5GiB."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UserError(f"a size reads like 512MB or 4GB, got {text!r}")
+        raise UserError(f"a size reads like 512MB or 4GB, got {shown(text)}")
     number, unit, binary = match.groups()
     power = " kMGT".index(unit.replace("K", "k") or " ")
     return int(float(number) * (1024 if binary else 1000) ** power)
 
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B")
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([kKMGT]?)(i?)B")
 Size = Annotated[
     str,
     Bound(lambda x: bool(_SIZE.fullmatch(x.strip())), "must be a size such as 512MB or 4GB"),
@@ -95,12 +99,20 @@ def problem(hint: Any, value: Any) -> str | None:
         inner = next(each for each in get_args(hint) if each is not type(None))
         return None if value is None else problem(inner, value)
     if hint is float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-        return None if fits and math.isfinite(value) else "must be a finite number"
+        return None if is_finite(value) else "must be a finite number"
     if hint is int:
-        fits = isinstance(value, int) and not isinstance(value, bool)
-        return None if fits else "must be a whole number"
+        if isinstance(value, bool) or not isinstance(value, int):
+            return "must be a whole number"
+        return None if -LARGEST <= value < LARGEST else "must be a whole number of 64 bits"
     return None if isinstance(value, hint) else f"must be {_type_name(hint)}"
+
+
+def is_finite(value: Any) -> bool:
+    """Say whether a value is a finite number; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    # A whole number may be too large to be made a float.
+    return -LARGEST <= value < LARGEST if isinstance(value, int) else math.isfinite(value)
 
 
 def refuse_misfits(table: Any) -> None:
@@ -108,7 +120,7 @@ def refuse_misfits(table: Any) -> None:
     for name, hint, value in leaves(table):
         found = problem(hint, value)
         if found:
-            raise UserError(f"{name} {found}, got {value!r}", field=name)
+            raise UserError(f"{name} {found}, got {shown(value)}", field=name)
 
 
 @cache
@@ -151,4 +163,5 @@ def as_field(value: Any) -> Any:
 
 
 def _type_name(hint: Any) -> str:
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     return {int: "whole numbers", str: "a text", bool: "true or false"}.get(hint, str(hint))

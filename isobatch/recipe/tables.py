@@ -6,16 +6,16 @@ flags are flat (`n_envs=64`, `--n-envs 64`).
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from isobatch import registry
+from isobatch import files, plain, registry
 from isobatch.batch import ADAPTIVE, Batch, minibatch_count, parse_schedule, positive
-from isobatch.errors import UserError, nearest
+from isobatch.errors import UserError, nearest, shown
+from isobatch.plain import literal
 from isobatch.recipe import toml
 from isobatch.recipe.checks import (
     Count,
@@ -27,11 +27,13 @@ from isobatch.recipe.checks import (
     Ratio,
     Seed,
     Size,
+    Text,
     Unit,
     Whole,
     Widths,
     as_field,
     leaves,
+    problem,
     refuse_misfits,
 )
 
@@ -126,7 +128,7 @@ class Objective:
     """Discount factor."""
     gae_lambda: Unit = 0.95
     """GAE's lambda: 0 for one-step TD errors, 1 for full returns minus values."""
-    objective: str = "clip"
+    objective: Text = "clip"
     """Policy objective: clip (PPO's clipped ratio), kl (a KL penalty), pg (the plain policy
     gradient), or one of your own."""
     clip_range: Positive = 0.2
@@ -206,7 +208,7 @@ class Phasic:
 class Reshape:
     """The batch in the course of the run."""
 
-    batch_schedule: str = ""
+    batch_schedule: Text = ""
     """Batch by environment step or percentage of the budget, N x T [x minibatches]: "0:8x128,
     100k:32x128, 50%:128x32x8". Or adaptive: the batch follows the measured gradient noise, every
     10 iterations unless probe_every is set."""
@@ -326,9 +328,9 @@ class Machine:
 class Recipe:
     """Environment, algorithm, batch, objective, optimiser and model of one run."""
 
-    env: str
+    env: Text
     """Environment id: EnvPool's, Gymnasium's (gymnasium:Id, module:Id) or tensor:Id."""
-    algo: str = "ppo"
+    algo: Text = "ppo"
     """Algorithm: ppo, ppo-ewma, ppg, ppg-ewma, a2c, reinforce, pqn, or one of your own."""
     total_timesteps: Count = 100_000
     """Budget in environment steps; the run ends within n_envs of it."""
@@ -384,7 +386,7 @@ class Recipe:
         """Return every leaf field by its flat name."""
         return {name: value for name, _, value in leaves(self)}
 
-    def replace(self, **overrides: Any) -> Recipe:
+    def replace(self, /, **overrides: Any) -> Recipe:
         """Return a recipe with the fields named, whatever table they are in, replaced.
 
         A whole table is replaced by its own name (`batch=Batch(...)`).
@@ -397,7 +399,8 @@ class Recipe:
             rest = {k: v for k, v in overrides.items() if k not in tables}
             return dataclasses.replace(self, **tables).replace(**rest)
         overrides = {name: as_field(value) for name, value in _named_batch(self, overrides).items()}
-        if "algo" in overrides and isinstance(overrides["algo"], str):
+        _refuse_types(self, overrides)
+        if "algo" in overrides:
             registry.find(overrides["algo"])
         own = _coefficients(self, overrides)
         known = self.values | own
@@ -431,16 +434,17 @@ class Recipe:
     @classmethod
     def from_toml(cls, text: str, source: str = "recipe") -> Recipe:
         """Read a recipe; a mistake is reported with its line and field."""
-        recipe: Recipe = toml.build(cls, toml.parse(text, source), text, source)
+        recipe: Recipe = toml.build(cls, plain.from_toml(text, source), text, source)
         try:
             return recipe.replace() if recipe.algo in registry.ALGORITHMS else recipe
         except UserError as error:
-            raise UserError(f"{source}: {error}", field=error.field) from None
+            name = error.field or ""
+            raise toml.located(error, text, source, toml.table_of(cls, name), name) from None
 
     @classmethod
     def load(cls, path: str | Path) -> Recipe:
         """Read a recipe file."""
-        return cls.from_toml(toml.read(path, "recipe"), source=str(path))
+        return cls.from_toml(files.read_text(path, "recipe"), source=str(path))
 
 
 def check_budget(recipe: Recipe) -> None:
@@ -454,12 +458,11 @@ def check_budget(recipe: Recipe) -> None:
         )
 
 
-def literal(text: str) -> Any:
-    """Read a Python literal, or else take the text as it is."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+def _refuse_types(recipe: Recipe, overrides: Mapping[str, Any]) -> None:
+    """Refuse values of another type than their field's, before anything looks at them."""
+    for name, hint, _ in leaves(recipe):
+        if name in overrides and (found := problem(hint, overrides[name])):
+            raise UserError(f"{name} {found}, got {shown(overrides[name])}", field=name)
 
 
 def _named_batch(recipe: Recipe, overrides: dict[str, Any]) -> dict[str, Any]:
@@ -482,7 +485,7 @@ def _unknown_field(name: str, known: Mapping[str, Any], objective: str) -> UserE
     if objective not in registry.OBJECTIVES:
         # Then it may well be a coefficient.
         hint = f" The objective {objective!r} is not registered here: --import its module?"
-    return UserError(f"unknown recipe field {name!r}.{hint}", field=name)
+    return UserError(f"unknown recipe field {shown(name)}.{hint}", field=name)
 
 
 def _coefficients(recipe: Recipe, overrides: Mapping[str, Any]) -> Coefficients:

@@ -4,47 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from isobatch.errors import UserError, nearest, one_line
+from isobatch.errors import UserError, nearest, shown
 from isobatch.recipe.checks import as_field, hints, problem
-
-
-def parse(text: str, source: str) -> dict[str, Any]:
-    """Return the tables of a TOML text."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{source}: not valid TOML: {one_line(error)}") from None
-
-
-def read(path: str | Path, what: str) -> str:
-    """Return the text of a file; `what` names it in the error."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {what} {path}: {one_line(error)}") from None
 
 
 def build(kind: Any, table: Mapping[str, Any], text: str, source: str, header: str = "") -> Any:
     """Build the dataclass `kind` from the table [header], naming line and field of a mistake."""
+    return make(kind, read_fields(kind, table, text, source, header), text, source, header)
+
+
+def read_fields(
+    kind: Any, table: Mapping[str, Any], text: str, source: str, header: str
+) -> dict[str, Any]:
+    """Return the values of a table that are fields of `kind`, each of which fits."""
     known = hints(kind)
     values: dict[str, Any] = {}
     for name, value in table.items():
-        place = f"{source}, line {line_of(text, header, name)}"
-        if name == "batch_size":
-            raise UserError(f"{place}: {refuse_batch_size()}")
-        if name not in known:
-            raise UserError(f"{place}: unknown field {name!r}.{nearest(name, list(known))}")
+        try:
+            values[name] = _field(known, name, value)
+        except UserError as error:
+            raise located(error, text, source, header, name) from None
         if dataclasses.is_dataclass(known[name]):
-            if not isinstance(value, dict):
-                raise UserError(f"{place}: {name} must be a table [{name}], got {value!r}")
             values[name] = build(known[name], value, text, source, name)
-        else:
-            values[name] = _value(known[name], value, f"{place}: {name}")
+    return values
+
+
+def make(kind: Any, values: Mapping[str, Any], text: str, source: str, header: str) -> Any:
+    """Make the dataclass of values that were read, refusing what is missing or does not agree."""
     missing = [
         item.name
         for item in dataclasses.fields(kind)
@@ -58,11 +47,26 @@ def build(kind: Any, table: Mapping[str, Any], text: str, source: str, header: s
         return kind(**values)
     except UserError as error:
         name = error.field or ""
-        line = line_of(text, header or _table_of(kind, name), name)
-        raise UserError(f"{source}, line {line}: {error}", field=error.field) from None
+        raise located(error, text, source, header or table_of(kind, name), name) from None
 
 
-def _value(hint: Any, value: Any, place: str) -> Any:
+def located(error: UserError, text: str, source: str, header: str, name: str) -> UserError:
+    """Return an error with the line of TOML that it is about."""
+    place = f"{source}, line {line_of(text, header, name)}" if name else source
+    return UserError(f"{place}: {error}", field=error.field)
+
+
+def _field(known: dict[str, Any], name: str, value: Any) -> Any:
+    """Return a field's value, or a table's content, that fits."""
+    if name == "batch_size":
+        raise refuse_batch_size()
+    if name not in known:
+        raise UserError(f"unknown field {shown(name)}.{nearest(name, list(known))}")
+    hint = known[name]
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise UserError(f"{name} must be a table [{name}], got {shown(value)}", field=name)
+        return value
     if isinstance(hint, type) and issubclass(hint, Mapping) and isinstance(value, dict):
         make: Any = hint
         value = make({str(name): as_field(each) for name, each in value.items()})
@@ -70,7 +74,7 @@ def _value(hint: Any, value: Any, place: str) -> Any:
         value = as_field(value)
     found = problem(hint, value)
     if found:
-        raise UserError(f"{place} {found}, got {value!r}")
+        raise UserError(f"{name} {found}, got {shown(value)}", field=name)
     return value
 
 
@@ -98,7 +102,7 @@ def refuse_batch_size() -> UserError:
     )
 
 
-def _table_of(kind: Any, name: str) -> str:
+def table_of(kind: Any, name: str) -> str:
     """Return the table a field belongs to, '' for those at the top."""
     for table, inner in hints(kind).items():
         if dataclasses.is_dataclass(inner) and name in hints(inner):
@@ -114,10 +118,10 @@ def line_of(text: str, header: str, name: str) -> int:
     key = rf"[\"']?{re.escape(name)}[\"']?"
     inside = rf"\s*{re.escape(header)}\s*(\.\s*{key}\s*=|=\s*\{{.*\b{key}\s*=)" if header else None
     table, fallback = "", 1
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if match := re.match(r"\s*\[+\s*([\w.-]+)\s*\]", line):
             table = match[1]
-            if table == name and not header:
+            if table.split(".")[0] == name and not header:
                 return number
             if header and table.split(".")[0] == header:
                 fallback = number

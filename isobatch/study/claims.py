@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from isobatch.errors import UserError, refuse_unknown
 from isobatch.recipe.checks import Bound, Positive, as_field, refuse_misfits
+from isobatch.study.checks import refuse_control
 
 Measure = Literal["score", "curve"]
 Contrast = str | tuple[str, str]
@@ -40,6 +41,8 @@ class Claim:
 
     def __post_init__(self) -> None:
         refuse_misfits(self)
+        for name in ("text", "source"):
+            refuse_control(getattr(self, name), name)
         if isinstance(self.better, str) != isinstance(self.than, str):
             raise UserError("a claim compares two arms, or two gains [arm, over arm]", "better")
 

@@ -6,30 +6,45 @@ import dataclasses
 import itertools
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
+from isobatch import files, plain
 from isobatch.batch import Shape
 from isobatch.envs.catalog import require_trusted
-from isobatch.errors import UserError, nearest, refuse_unknown
+from isobatch.errors import UserError, nearest, refuse_unknown, shown
 from isobatch.presets import preset
 from isobatch.recipe import Recipe, check_budget, toml
 from isobatch.recipe.checks import Bound, Count, Names, Whole, as_field, refuse_misfits
 from isobatch.run.store import safe_name
 from isobatch.scaling import SIZES
+from isobatch.study.checks import (
+    MOST_ARMS,
+    MOST_SEEDS,
+    RESCALING,
+    refuse_arms,
+    refuse_control,
+    refuse_doubles,
+    refuse_reference,
+    refuse_sizes,
+    scaled_envs,
+)
 from isobatch.study.claims import Claim, read_claims
 from isobatch.study.scores import given_scale
 
 SCALES = ("laptop", "paper")
-RESCALING = ("rescale_from", "scale_envs", "keep", "hold")
-"""What an arm may say of its reference, beside recipe fields."""
 MARKS = 16
 """Evaluations of every run while it trains, beside that of its start."""
 Seeds = Annotated[
-    tuple[int, ...], Bound(lambda x: bool(x) and min(x) >= 0, "must be a number of them or a list")
+    tuple[int, ...],
+    Bound(
+        lambda x: 0 < len(x) <= MOST_SEEDS and min(x) >= 0,
+        f"must be a number of them or a list, {MOST_SEEDS:,} at most",
+    ),
 ]
 
 
@@ -78,7 +93,13 @@ class Study:
 
     def __post_init__(self) -> None:
         refuse_misfits(self)
-        _check_names(self)
+        for name in ("name", "title", "note", "algo"):
+            refuse_control(getattr(self, name), name, printed=name in ("name", "algo"))
+        for env in self.envs:
+            refuse_control(env, "envs")
+        refuse_arms(self.arms)
+        refuse_doubles(envs=self.envs, seeds=self.seeds, arms=list(self.arms))
+        refuse_sizes(self.envs, self.seeds, self.arms)
         for env, numbers in self.scores.items():
             given_scale(env, numbers)
         for name in ("total_timesteps", "seed", "env"):
@@ -86,15 +107,16 @@ class Study:
                 if name in fields:
                     owner = "budget" if name == "total_timesteps" else f"{name}s"
                     raise UserError(
-                        f"arm {arm!r} sets {name}: all arms of a study share its {owner}",
+                        f"arm {shown(arm)} sets {name}: all arms of a study share its {owner}",
                         field="arms",
                     )
         for arm, fields in self.arms.items():
-            _check_reference(self, arm, fields)
+            refuse_reference(self.arms, arm, fields)
             for name in ("eval_marks", "eval_every", "eval_episodes"):
                 if name in fields:
                     raise UserError(
-                        f"arm {arm!r} sets {name}: all arms are evaluated alike; set it in [base]",
+                        f"arm {shown(arm)} sets {name}: all arms are evaluated alike; set it in "
+                        "[base]",
                         field="arms",
                     )
         if self.base.get("eval_every") or self.base.get("eval_marks", MARKS) == 0:
@@ -103,8 +125,9 @@ class Study:
             for arm in claim.arms:
                 if arm not in self.arms:
                     raise UserError(
-                        f"a claim names the arm {arm!r}, which there is not."
-                        f"{nearest(arm, list(self.arms))}"
+                        f"a claim names the arm {shown(arm)}, which there is not."
+                        f"{nearest(arm, list(self.arms))}",
+                        field="claims",
                     )
 
     @cached_property
@@ -123,7 +146,7 @@ class Study:
             )
             check_budget(recipe)
         except UserError as error:
-            raise UserError(f"arm {cell.arm!r} in {cell.env}: {error}") from None
+            raise UserError(f"arm {shown(cell.arm)} in {shown(cell.env)}: {error}") from None
         return recipe
 
     def _arm(self, arm: str, env: str) -> Recipe:
@@ -134,18 +157,21 @@ class Study:
         own = self.arms[arm]
         if "rescale_from" not in own:
             fields: dict[str, Any] = {**alike, **self.base, **own}
-            return preset(env, fields.pop("algo", self.algo), **fields)
+            algo = fields.pop("algo", self.algo)
+            if not isinstance(algo, str):
+                raise UserError(f"algo must be a text, got {shown(algo)}", field="algo")
+            return preset(env, algo).replace(**fields)
         tuned, held = self._arm(own["rescale_from"], env), own.get("hold", [])
         sizes = {name: own[name] for name in SIZES if name in own}
         if "scale_envs" in own:
-            sizes["n_envs"] = _scaled(tuned.batch.n_envs, own["scale_envs"])
+            sizes["n_envs"] = scaled_envs(tuned.batch.n_envs, own["scale_envs"])
         rest = {name: own[name] for name in own if name not in (*SIZES, *RESCALING)}
         moved = tuned.rescale(**sizes, keep=own.get("keep")).recipe
         known = tuned.values
         for name in held:
             if name not in known:
-                raise UserError(f"it holds {name!r}.{nearest(str(name), list(known))}", field=name)
-        return moved.replace(**{name: known[name] for name in held}, **rest)
+                raise UserError(f"it holds {shown(name)}.{nearest(name, list(known))}", field=name)
+        return moved.replace(**{**{name: known[name] for name in held}, **rest})
 
     def check(self, trusted: tuple[str, ...] = ()) -> None:
         """Make every recipe, so that a mistake is found before the first run."""
@@ -159,12 +185,18 @@ class Study:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> Study:
+    def from_json(cls, text: str, source: str = "the study") -> Study:
         """Read what `to_json` wrote."""
-        data = json.loads(text)
-        claims = read_claims(data.pop("claims"))
-        lists = {name: as_field(data[name]) for name in ("envs", "seeds")}
-        return cls(**{**data, **lists}, claims=claims)
+        data = plain.from_json(text, source)
+        if not isinstance(data, dict):
+            raise UserError(f"{source} is not a table")
+        names = {item.name for item in dataclasses.fields(cls)}
+        refuse_unknown(data, names, source, "field")
+        missing = sorted({"name", "envs", "budget", "seeds", "arms", "claims"} - data.keys())
+        if missing:
+            raise UserError(f"{source}: {missing[0]} is missing", field=missing[0])
+        read = {name: as_field(data[name]) for name in ("envs", "seeds")}
+        return cls(**{**data, **read, "claims": read_claims(data["claims"])})
 
 
 def preset_names() -> list[str]:
@@ -178,10 +210,10 @@ def preset_names() -> list[str]:
 def load(source: str, scale: str | None = None) -> Study:
     """Read a study: the name of a preset, or a TOML file."""
     if source.endswith(".toml") or Path(source).is_file():
-        return from_toml(toml.read(source, "the study"), Path(source).stem, scale, source)
+        return from_toml(files.read_text(source, "the study"), Path(source).stem, scale, source)
     if source not in preset_names():
         raise UserError(
-            f"unknown study {source!r}; there are {', '.join(preset_names())}, or give a "
+            f"unknown study {shown(source)}; there are {', '.join(preset_names())}, or give a "
             f".toml file.{nearest(source, preset_names())}"
         )
     text = (resources.files("isobatch.study") / "presets" / f"{source}.toml").read_text("utf-8")
@@ -209,46 +241,44 @@ def from_toml(text: str, name: str, scale: str | None = None, source: str = "stu
     [laptop.base] adds to [base]. Where it has arms or claims of its own, [laptop.arms] and
     [[laptop.claims]], these are the scale's instead of the others.
     """
-    tables = toml.parse(text, source)
+    tables = plain.from_toml(text, source)
     known = {"study", "arms", "grid", "base", "scores", "claims", *SCALES}
     refuse_unknown(tables, known, source, "table")
     for each in known - {"claims"}:
         if not isinstance(tables.get(each, {}), dict):
-            raise UserError(f"{source}: {each} must be a table [{each}]")
+            line = toml.line_of(text, "", each)
+            raise UserError(f"{source}, line {line}: {each} must be a table [{each}]", field=each)
     if scale is not None and scale not in tables:
         raise UserError(f"{source} has no [{scale}] scale")
     own = dict(tables[scale]) if scale else {}
     design = {name: own.pop(name) for name in ("arms", "claims") if name in own}
-    given = tables.get("study", {}) | own
-    if "seeds" in given:
-        given = given | {"seeds": _counted(given["seeds"])}
-    settings: Settings = toml.build(Settings, given, text, source, "study")
-    everywhere = {**tables.get("arms", {}), **_grid(tables.get("grid", {}), source)}
-    arms = _checked_arms(design.get("arms", everywhere), source)
-    claims = design.get("claims", tables.get("claims", []))
+    given = {
+        **_settings(tables.get("study", {}), text, source, "study"),
+        **_settings(own, text, source, scale or ""),
+    }
+    settings: Settings = toml.make(Settings, given, text, source, "study")
     try:
+        everywhere = {**tables.get("arms", {}), **_grid(tables.get("grid", {}))}
         shared = {item.name: getattr(settings, item.name) for item in dataclasses.fields(settings)}
         return Study(
             **{**shared, "base": tables.get("base", {}) | settings.base},
             name=name,
-            arms=arms,
-            claims=read_claims(claims),
+            arms=design.get("arms", everywhere),
+            claims=read_claims(design.get("claims", tables.get("claims", []))),
             scores=tables.get("scores", {}),
         )
     except UserError as error:
-        raise UserError(f"{source}: {error}", field=error.field) from None
+        home = scale if scale and error.field in own else "study" if error.field in given else ""
+        raise toml.located(error, text, source, home, error.field or "") from None
 
 
-def _checked_arms(arms: Any, source: str) -> dict[str, dict[str, Any]]:
-    """Return the arms, refusing what is none."""
-    if not isinstance(arms, dict):
-        raise UserError(f"{source}: arms must be a table of arms")
-    for arm, fields in arms.items():
-        if not isinstance(fields, dict):
-            raise UserError(f"{source}: arm {arm!r} must be a table of recipe fields")
-    if not arms:
-        raise UserError(f"{source}: there are no arms: add [arms] or [grid]")
-    return arms
+def _settings(table: Mapping[str, Any], text: str, source: str, header: str) -> dict[str, Any]:
+    """Return the fields of [study] or of a scale, checked, the seeds as a list."""
+    try:
+        counted = {"seeds": _counted(table["seeds"])} if "seeds" in table else {}
+    except UserError as error:
+        raise toml.located(error, text, source, header, "seeds") from None
+    return toml.read_fields(Settings, {**table, **counted}, text, source, header)
 
 
 def with_seeds(study: Study, count: int) -> Study:
@@ -256,13 +286,16 @@ def with_seeds(study: Study, count: int) -> Study:
     return dataclasses.replace(study, seeds=_counted(count))
 
 
-def _grid(grid: dict[str, Any], source: str) -> dict[str, dict[str, Any]]:
+def _grid(grid: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return an arm for every combination of the listed values."""
     if not grid:
         return {}
     for name, values in grid.items():
         if not isinstance(values, list) or not values:
-            raise UserError(f"{source}: [grid] {name} must be a list of values")
+            raise UserError(f"[grid] {shown(name)} must be a list of values", field="grid")
+    count = math.prod(len(values) for values in grid.values())
+    if count > MOST_ARMS:
+        raise UserError(f"[grid]: {count:,} arms are more than {MOST_ARMS:,}", field="grid")
     arms = {}
     for values in itertools.product(*grid.values()):
         fields = dict(zip(grid, values, strict=True))
@@ -282,52 +315,7 @@ def grid_arm(fields: dict[str, Any]) -> str:
 def _counted(seeds: Any) -> Any:
     """Return seeds 1 ... n for a number of them; all else as it is."""
     if isinstance(seeds, int) and not isinstance(seeds, bool):
+        if seeds > MOST_SEEDS:
+            raise UserError(f"{seeds:,} seeds are more than {MOST_SEEDS:,}", field="seeds")
         return tuple(range(1, seeds + 1))
     return seeds
-
-
-def _check_names(study: Study) -> None:
-    """Refuse names that are there twice, or would be one on disk."""
-    for name, items in (("envs", study.envs), ("seeds", study.seeds), ("arms", list(study.arms))):
-        taken: dict[str, Any] = {}
-        for item in items:
-            key = safe_name(str(item))
-            if key in taken:
-                same = (
-                    "is there twice"
-                    if taken[key] == item
-                    else f"and {taken[key]!r} are one name on disk"
-                )
-                raise UserError(f"{name}: {item!r} {same}", field=name)
-            taken[key] = item
-
-
-def _scaled(n_envs: int, scale: Any) -> int:
-    """Return `n_envs` times `scale`, a positive number, which must come to a whole one."""
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
-        raise UserError(f"scale_envs must be a positive number, got {scale!r}", field="scale_envs")
-    scaled = n_envs * scale
-    if scaled < 1 or scaled != round(scaled):
-        raise UserError(
-            f"scale_envs {scale:g} of {n_envs} environments is {scaled:g}, not a whole number",
-            field="scale_envs",
-        )
-    return round(scaled)
-
-
-def _check_reference(study: Study, arm: str, fields: dict[str, Any]) -> None:
-    """Refuse an arm that is rescaled from none."""
-    reference = fields.get("rescale_from")
-    if reference is None:
-        for name in RESCALING:
-            if fields.get(name):
-                raise UserError(f"arm {arm!r} has {name} {fields[name]!r} but no rescale_from")
-        return
-    if "scale_envs" in fields and "n_envs" in fields:
-        raise UserError(f"arm {arm!r} has n_envs and scale_envs: give one or the other")
-    if reference not in study.arms or "rescale_from" in study.arms[reference]:
-        others = [name for name, each in study.arms.items() if "rescale_from" not in each]
-        raise UserError(
-            f"arm {arm!r} is rescaled from {reference!r}, which is no arm with a batch of its own."
-            f"{nearest(str(reference), others)}"
-        )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from isobatch.errors import DamagedFile, UserError
-from isobatch.run.store import read_evaluations, read_metrics
+from isobatch.errors import DamagedFile, UserError, one_line
+from isobatch.recipe.checks import is_finite
+from isobatch.run.store import EVALUATIONS, read_evaluations, read_metrics
 from isobatch.study.claims import Contrast, Measure
 from isobatch.study.design import Cell, Study
 from isobatch.study.queue import Queue, Result, Status
@@ -21,6 +23,8 @@ from isobatch.study.stats import Floats, area_under_curve, paired_differences
 Outcome = Literal["done", "failed", "damaged", "missing"]
 MOST_ROWS = 4000
 """Rows kept of a run's metrics: a long study's would not fit in memory."""
+LARGEST_SCORE = 1e100
+"""A larger return is no return, and its square is no number."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class Record:
     result: Result | None = None
     problem: str = ""
     """Why there is no result to count."""
+    evaluations: tuple[tuple[int, float], ...] = ()
+    """Its marks, the env steps at which it was evaluated while training, and the mean returns."""
 
 
 class Results:
@@ -46,7 +52,8 @@ class Results:
     def load(cls, root: str | Path) -> Results:
         """Read a study directory; files that do not match their result are never counted."""
         queue = Queue.open(root)
-        return cls(queue.study, [_record(queue, *state) for state in queue.states().items()])
+        records = [_record(queue, *state) for state in queue.states().items()]
+        return cls(queue.study, _with_common_marks(records))
 
     def having(self, outcome: Outcome) -> list[Record]:
         """Return the runs with an outcome."""
@@ -122,7 +129,7 @@ class Results:
 
     def curve(self, cell: Cell, column: str, grid: Floats) -> Floats:
         """Return a run's metric at the env steps of `grid`, NaN before it has a value."""
-        rows = [row for row in self.metrics(cell) if row.get(column) is not None]
+        rows = [row for row in self.metrics(cell) if is_finite(row.get(column))]
         if not rows:
             return np.full(len(grid), np.nan)
         steps = [row["env_steps"] for row in rows]
@@ -134,16 +141,14 @@ class Results:
         They compare between arms, which training returns do not: an episode of length L ends, and
         so counts, only after N x L steps.
         """
-        rows = read_evaluations(self.records[cell].path)
-        if not rows:
+        played = self.records[cell].evaluations
+        if not played:
             raise UserError(
                 f"{cell}: it was not evaluated while training, and training returns of different "
                 "n_envs do not compare: run it again"
             )
-        return (
-            np.array([row["mark"] for row in rows], float),
-            np.array([row["episode_return"] for row in rows], float),
-        )
+        steps, returns = np.array(played, float).T
+        return steps, returns
 
     def learning_curve(self, cell: Cell, grid: Floats) -> Floats:
         """Return a run's return at the env steps of `grid`, linear between marks."""
@@ -180,11 +185,86 @@ def _is_number(value: Any) -> bool:
 def _record(queue: Queue, cell: Cell, status: Status) -> Record:
     path = queue.run_path(cell)
     if status == "failed":
-        return Record(cell, "failed", path, problem=queue.failure(cell))
+        return Record(cell, "failed", path, problem=_failure(queue, cell))
     if status != "done":
         problem = "still running" if status == "running" else "not run yet"
         return Record(cell, "missing", path, problem=problem)
     try:
-        return Record(cell, "done", path, queue.result(cell))
-    except DamagedFile as error:
-        return Record(cell, "damaged", path, problem=str(error))
+        result = _result(queue, cell)
+        _check_metrics(path)
+        played = _played(path, queue.study.budget)
+        return Record(cell, "done", path, result, evaluations=played)
+    except (OSError, ValueError, RecursionError) as error:
+        # What no writer of ours leaves: whatever is wrong with it, the run is not counted.
+        named = isinstance(error, UserError)
+        problem = str(error) if named else f"{path} cannot be read: {one_line(error)}"
+        return Record(cell, "damaged", path, problem=problem)
+
+
+def _failure(queue: Queue, cell: Cell) -> str:
+    try:
+        return one_line(queue.failure(cell))
+    except RecursionError:
+        return "its failure record cannot be read"
+
+
+def _result(queue: Queue, cell: Cell) -> Result:
+    """Return a run's result, its numbers checked."""
+    file = f"{queue.root / 'queue' / cell.key}.done"
+    try:
+        result = queue.result(cell)
+    except RecursionError:
+        raise DamagedFile(f"{file} cannot be read: lists in lists without end") from None
+    for name in ("score", "training_return", "env_steps", "seconds", "restarts"):
+        value = getattr(result, name)
+        if name == "training_return" and value is None:
+            continue
+        if not is_finite(value) or abs(value) > LARGEST_SCORE:
+            raise DamagedFile(f"{file}: {name} is not a number that a run can have")
+    return result
+
+
+def _check_metrics(path: Path) -> None:
+    """Refuse metrics whose rows are none, or run backwards."""
+    before = 0
+    for row in read_metrics(path, MOST_ROWS):
+        steps: Any = row.get("env_steps") if isinstance(row, dict) else None
+        if not is_finite(steps) or steps < before:
+            raise DamagedFile(f"{path / 'metrics.jsonl'} holds rows that are no metrics")
+        before = steps
+
+
+def _played(path: Path, budget: int) -> tuple[tuple[int, float], ...]:
+    """Return (mark, mean return) of a run's evaluations, each past the one before it."""
+    found: list[tuple[int, float]] = []
+    for row in read_evaluations(path):
+        fields: dict[str, Any] = row if isinstance(row, dict) else {}
+        mark: Any = fields.get("mark")
+        mean: Any = fields.get("episode_return")
+        past = found[-1][0] if found else -1
+        if not is_finite(mark) or not past < mark <= budget:
+            raise DamagedFile(f"{path / EVALUATIONS} holds marks that are not the study's")
+        if not is_finite(mean) or abs(mean) > LARGEST_SCORE:
+            raise DamagedFile(f"{path / EVALUATIONS} holds a return that is not a number")
+        found.append((mark, mean))
+    return tuple(found)
+
+
+def _with_common_marks(records: list[Record]) -> list[Record]:
+    """Take runs that were evaluated at other marks than most of the study for damaged."""
+    played = [each for each in records if each.outcome == "done" and each.evaluations]
+    marks = {each.cell: tuple(mark for mark, _ in each.evaluations) for each in played}
+    if not marks:
+        return records
+    ((common, _),) = Counter(marks.values()).most_common(1)
+    return [
+        replace(
+            each,
+            outcome="damaged",
+            result=None,
+            problem=f"{each.path / EVALUATIONS} holds other marks than the study's other runs",
+        )
+        if marks.get(each.cell, common) != common
+        else each
+        for each in records
+    ]

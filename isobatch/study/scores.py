@@ -14,7 +14,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from isobatch.errors import UserError
+from isobatch.errors import UserError, shown
+from isobatch.recipe.checks import is_finite
 from isobatch.text import counted
 
 
@@ -41,14 +42,13 @@ def constants(env_id: str) -> Scale | None:
 
 def given_scale(env_id: str, numbers: Any) -> Scale:
     """Return the scale a study gives for an environment: {random = ..., reference = ...}."""
-    place = f"scores of {env_id}"
+    place = f"scores of {shown(env_id)}"
     if not isinstance(numbers, dict) or set(numbers) != {"random", "reference"}:
         raise UserError(f"{place} must be {{random = ..., reference = ...}}", field="scores")
     for name, value in numbers.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value):
-            raise UserError(f"{place}: {name} must be a number, got {value!r}", field="scores")
-    if numbers["reference"] <= numbers["random"]:
+        if not is_finite(value):
+            raise UserError(f"{place}: {name} must be a number, got {shown(value)}", field="scores")
+    if not 0 < numbers["reference"] - numbers["random"] < math.inf:
         raise UserError(f"{place}: reference must be above random", field="scores")
     return Scale(float(numbers["random"]), float(numbers["reference"]), "given by the study")
 

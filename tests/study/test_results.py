@@ -172,3 +172,95 @@ def test_long_metrics_are_thinned_out_and_keep_their_last_row(root, monkeypatch)
     monkeypatch.setattr("isobatch.study.results.MOST_ROWS", 2)
     rows = Results.load(root).metrics(STUDY.cells[0])
     assert [row["iterations"] for row in rows] == [2, 4]
+
+
+CELL = Cell("a", "CartPole-v1", 2)
+
+
+def rewrite(root, kind, content):
+    """Replace a file of a run, its hash in the result included: as one who can write would."""
+    queue = Queue.open(root)
+    done = queue._file(CELL, "done")
+    if kind == "done":
+        done.write_text(content)
+        return done
+    file = queue.run_path(CELL) / f"{kind}.jsonl"
+    file.write_text(content)
+    hashed = {f"{kind}_sha256": sha256(file)}
+    done.write_text(json.dumps(json.loads(done.read_text()) | hashed))
+    return file
+
+
+GOOD = {
+    "score": 1.0, "training_return": None, "env_steps": 400, "seconds": 1.0, "restarts": 0,
+    "metrics_sha256": "", "recipe_sha256": "",
+}  # fmt: skip
+MARKS = [(100 * part, 1.0) for part in range(5)]
+
+
+def marks(rows):
+    return "".join(json.dumps({"mark": mark, "episode_return": mean}) + "\n" for mark, mean in rows)
+
+
+DAMAGED = [
+    ("done", "[]"),
+    ("done", "[" * 100_000),
+    ("done", "9" * 5000),
+    ("done", '{"score": 1}'),
+    ("done", json.dumps(GOOD | {"extra": 1})),
+    *[("done", json.dumps(GOOD | {"score": bad})) for bad in
+      (None, "1", True, [1], float("nan"), float("inf"), 1e200, 10**400)],
+    *[("done", json.dumps(GOOD | {"env_steps": bad})) for bad in (None, "4", float("nan"))],
+    ("done", json.dumps(GOOD | {"training_return": "x"})),
+    ("done", json.dumps(GOOD | {"seconds": {}})),
+    ("metrics", "3\n"),
+    ("metrics", "{}\n"),
+    ("metrics", "[" * 100_000 + "\n"),
+    ("metrics", '{"env_steps": "x"}\n'),
+    ("metrics", '{"env_steps": 8}\n{"env_steps": 4}\n'),
+    ("evaluations", "3\n"),
+    ("evaluations", "{}\n"),
+    ("evaluations", '{"mark": 0}\n'),
+    ("evaluations", marks([(0, None), *MARKS[1:]])),
+    ("evaluations", marks([(0, "x"), *MARKS[1:]])),
+    ("evaluations", marks([(0, float("nan")), *MARKS[1:]])),
+    ("evaluations", marks([*MARKS[:-1], (400, 10**400)])),
+    ("evaluations", marks([MARKS[1], MARKS[0], *MARKS[2:]])),
+    ("evaluations", marks([*MARKS[:-1], (500, 1.0)])),
+    ("evaluations", marks([("0", 1.0), *MARKS[1:]])),
+    ("evaluations", marks(MARKS[:-1])),
+    ("evaluations", marks([(0, 1.0), (50, 1.0), *MARKS[1:]])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "content"), DAMAGED)
+def test_what_no_run_leaves_is_a_damaged_run_named_and_left_out(scaled, kind, content):
+    file = rewrite(scaled, kind, content)
+    results = Results.load(scaled)
+    record = results.records[CELL]
+    assert record.outcome == "damaged"
+    assert (str(file) if kind == "done" else str(file.parent)) in record.problem
+    assert record.problem.isprintable()
+    assert record.result is None
+    assert len(results.having("done")) == 11
+    assert results.seeds(["a"]) == [1, 3]
+    assert 2 not in results.raw("a", "CartPole-v1", "curve")
+
+
+def test_a_sound_run_stays_one(scaled):
+    rewrite(scaled, "evaluations", marks(MARKS))
+    rewrite(scaled, "metrics", '{"env_steps": 4, "odd": "text"}\n{"env_steps": 8, "odd": 1}\n')
+    results = Results.load(scaled)
+    assert results.records[CELL].outcome == "done"
+    assert results.curve(CELL, "odd", np.array([8.0])).tolist() == [1.0]
+    assert results.marks(CELL)[0].tolist() == [0, 100, 200, 300, 400]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"reason": ["\\u001b"]}', "3", "\x00"])
+def test_a_failure_that_is_none_is_said_in_a_line(scaled, text):
+    queue = Queue.open(scaled)
+    queue._file(CELL, "done").unlink()
+    queue._file(CELL, "failed").write_text(text)
+    record = Results.load(scaled).records[CELL]
+    assert record.outcome == "failed"
+    assert record.problem.isprintable()
