@@ -63,8 +63,11 @@ class Coefficients(dict[str, float]):
 class Environment:
     """How the environments are made."""
 
-    vectorization: Literal["sync", "async"] = "sync"
-    """Gymnasium environments: step them in this process (sync), or in one process each (async)."""
+    vectorization: Literal["sync", "async", "supervised"] = "sync"
+    """Gymnasium environments: step them in this process (sync), in one process each (async), or in
+    one process each that is replaced when its environment fails (supervised)."""
+    env_timeout: Positive = 60.0
+    """With supervised: seconds a step or a reset may take before the environment is replaced."""
     env_threads: Whole = 0
     """EnvPool's threads; 0 lets EnvPool choose. Results do not depend on it."""
     env_options: Pairs = ()
@@ -297,6 +300,9 @@ class Optimizer:
     """SGD's momentum."""
     max_grad_norm: PositiveBound | None = None
     """Clip the gradient's global norm to this; none: no clipping."""
+    on_divergence: Literal["stop", "skip"] = "stop"
+    """When losses or weights are no longer finite: stop the run, or undo the iteration's update and
+    go on (skip)."""
 
 
 @dataclass(frozen=True)

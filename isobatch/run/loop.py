@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +21,7 @@ from isobatch.recipe import Recipe
 from isobatch.run import policy
 from isobatch.run.environments import Environments
 from isobatch.run.evaluation import Marks
-from isobatch.run.interrupt import stop_requests
+from isobatch.run.interrupt import Abandoned, Stop, stop_requests
 from isobatch.run.sinks import MetricsFile, Sink, Sinks
 from isobatch.run.store import RunDirectory
 from isobatch.state import TrainState
@@ -38,28 +39,33 @@ def run(
 ) -> bool:
     """Train from `state` until the budget is spent; return whether it was stopped before."""
     state.counters.environments = environments.made
-    keeper = Keeper(directory, environments)
-    keeper.checkpoint(state)  # A kill from here on leaves a run that resumes.
     image = environments.image is not None
     if image:
         machine.keep_freed_memory()
     heard = Sinks([MetricsFile(directory)], sinks)
     marks = Marks(directory, state, environments.make_env)
-    with (
-        machine.torch_threads(state.recipe.machine.threads, image),
-        stop_requests() as stop_requested,
-    ):
+    with machine.torch_threads(state.recipe.machine.threads, image), stop_requests() as stop:
+        keeper = Keeper(directory, environments, stop)
+        keeper.settle(state)
+        keeper.checkpoint(state)  # A kill from here on leaves a run that resumes.
         learner = make_learner(Context(state, environments.chunk_size, directory.path, heard.note))
         heard.start(state.recipe, str(directory.path), state.counters.env_steps)
+        abandoned = False
         try:
-            _iterate(
-                state, environments, learner, heard, keeper, marks, stop_requested, on_iteration
-            )
+            _iterate(state, environments, learner, heard, keeper, marks, stop, on_iteration)
+            keeper.checkpoint(state)
+        except Abandoned:
+            abandoned = True
+            keeper.rescue(state)
+        except UserError:
+            keeper.rescue(state)
+            raise
         finally:
             heard.stop()
             learner.close()
-    keeper.checkpoint(state)
-    return state.steps_left >= state.recipe.batch.n_envs
+            if stop.requested:
+                environments.close()  # While a stop is seen to: they may hang in this too.
+    return abandoned or state.steps_left >= state.recipe.batch.n_envs
 
 
 def _iterate(
@@ -69,7 +75,7 @@ def _iterate(
     sinks: Sinks,
     keeper: Keeper,
     marks: Marks,
-    stop_requested: Callable[[], bool],
+    stop: Stop,
     on_iteration: OnIteration | None,
 ) -> None:
     """Move, collect, learn, count, record."""
@@ -88,20 +94,26 @@ def _iterate(
             moved["warmup_steps"] = warmup
             count_warmup(state, environments, marks, warmup)
             began += time.perf_counter() - before  # No time of training's either.
+        keeper.settled = not moved
         rollout = environments.collect(state)
         began += marks.passed(state, environments.env, rollout.n_valid)  # No time of training's.
+        if stop.requested:
+            keeper.rescue(state)  # The update may take longer than is left.
+        keeper.settled = False
         learned = learner.learn(rollout)
         refuse_divergence(state, learned.statistics)
         now = time.perf_counter()
         elapsed, began = now - began, now
         count(state, rollout, learned, environments.made, elapsed)
         statistics = dict.fromkeys(columns) | learned.statistics
-        row = metrics_row(state, rollout, statistics, elapsed) | moved | first
+        faults = environments.take_faults(sinks.note)
+        row = metrics_row(state, rollout, statistics, elapsed) | moved | faults | first
         first = {}
         sinks.row(row)
+        keeper.settle(state)
         keeper.keep(state, rollout)
         asked = on_iteration is not None and on_iteration(dict(row)) is False
-        if asked or stop_requested():
+        if asked or stop.requested:
             return
     marks.finish(state, environments.env)
 
@@ -187,24 +199,47 @@ def refuse_divergence(state: TrainState, statistics: dict[str, float]) -> None:
 class Keeper:
     """Writes checkpoints about as often as the recipe says, and policies at parts of the budget."""
 
-    def __init__(self, directory: RunDirectory, environments: Environments) -> None:
-        self._directory, self._environments = directory, environments
+    def __init__(self, directory: RunDirectory, environments: Environments, stop: Stop) -> None:
+        self._directory, self._environments, self._stop = directory, environments, stop
         self._saved = time.perf_counter()
+        self.settled = False
+        """Whether the state is still the one that the last row stands for."""
+
+    def settle(self, state: TrainState) -> None:
+        """Remember that the state is that of a whole iteration, whose row is written."""
+        self._generator = state.action_generator.get_state()
+        self.settled = True
 
     def keep(self, state: TrainState, rollout: Rollout) -> None:
         """Save what is due after an iteration."""
         after = state.counters.env_steps
         if _passes_a_part(state.recipe, after - rollout.n_valid, after):
-            policy.save(self._directory, state, self._environments.env, "part")
+            with self._stop.held():
+                policy.save(self._directory, state, self._environments.env, "part")
         if time.perf_counter() - self._saved > state.recipe.machine.checkpoint_seconds:
             self.checkpoint(state)
 
     def checkpoint(self, state: TrainState) -> None:
         """Write the whole state, and the policy for `eval` and `load`."""
         directory = self._directory
-        directory.save_checkpoint(state.tensors(), state.numbers(), state.counters.iterations)
-        policy.save(directory, state, self._environments.env)
+        with self._stop.held():
+            directory.save_checkpoint(state.tensors(), state.numbers(), state.counters.iterations)
+            policy.save(directory, state, self._environments.env)
         self._saved = time.perf_counter()
+
+    def rescue(self, state: TrainState) -> None:
+        """Save the state as the last whole iteration left it, if nothing has changed it since.
+
+        A rollout that is given up has only drawn random numbers and used up seeds.
+        """
+        if not self.settled:
+            return
+        drawn = state.action_generator.get_state()
+        state.action_generator.set_state(self._generator)
+        state.counters.environments = self._environments.made
+        with suppress(OSError):  # There is a checkpoint, and a better reason to stop.
+            self.checkpoint(state)
+        state.action_generator.set_state(drawn)
 
 
 def _passes_a_part(recipe: Recipe, before: int, after: int) -> bool:
