@@ -160,7 +160,7 @@ class AsyncVector(AsyncVectorEnv):
         try:
             index, _, error, trace = self.error_queue.get(timeout=CLOSE_SECONDS)
         except queue.Empty:
-            return super()._raise_if_errors(successes)
+            raise RuntimeError("it raised what cannot be sent to another process") from None
         error.add_note(trace)
         raise WorkerFailed(index) from error
 

@@ -262,8 +262,8 @@ class SupervisedEnv:
                 raise self._failed(index, answer, "cannot be made")
             if answer[0]:
                 raise UserError(
-                    "vectorization supervised makes Gymnasium environments one by one, and make_env "
-                    f"returned {answer[0]}",
+                    "vectorization supervised makes Gymnasium environments one by one: make_env "
+                    f"must not return {answer[0]}",
                     field="vectorization",
                 )
         return made[0][1:]

@@ -86,7 +86,7 @@ def stop_requests() -> Iterator[Stop]:
     tells.setblocking(False)
     # Written to as the signal arrives, even where native code keeps Python from taking it.
     waked = signal.set_wakeup_fd(tells.fileno(), warn_on_full_buffer=False)
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
     watch = threading.Thread(target=stop._watch, args=(told,), daemon=True)
     watch.start()
     _before.update(before)
@@ -110,6 +110,16 @@ _before: dict[int, Any] = {}
 """What the signals did before the run that is under way."""
 
 
+def _hold_back() -> None:
+    if _before:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _let_through() -> None:
+    if _before:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 def _forget_in_child() -> None:
     """Let a forked process take signals for itself, and tell the run nothing of them."""
     if not _before:
@@ -118,9 +128,12 @@ def _forget_in_child() -> None:
         signal.set_wakeup_fd(-1)
         for number, handler in _before.items():
             signal.signal(number, handler)
+    _let_through()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(
+    before=_hold_back, after_in_parent=_let_through, after_in_child=_forget_in_child
+)
 
 
 def _end_process(number: int) -> None:
