@@ -132,9 +132,7 @@ class TestSignals:
         command.wait()
         wait_until(lambda: not any(alive(pid) for pid in crew), 5)
 
-    def test_a_rollout_that_takes_too_long_is_abandoned_and_the_run_resumes(
-        self, out, monkeypatch
-    ):
+    def test_a_rollout_that_takes_too_long_is_abandoned_and_the_run_resumes(self, out, monkeypatch):
         monkeypatch.setattr(interrupt, "GRACE", 0.2)
 
         class Stopped(Counter):
@@ -195,19 +193,28 @@ class TestSignals:
     def test_a_write_is_finished_before_it_is_abandoned(self, monkeypatch):
         monkeypatch.setattr(interrupt, "GRACE", 0.1)
         done = []
-        with pytest.raises(interrupt.Abandoned), interrupt.stop_requests() as stop:
-            with stop.held():
-                signal.raise_signal(signal.SIGTERM)
-                time.sleep(0.4)
-                done.append("written")
-            done.append("too much")
+
+        def write():
+            with interrupt.stop_requests() as stop:
+                with stop.held():
+                    signal.raise_signal(signal.SIGTERM)
+                    time.sleep(0.4)
+                    done.append("written")
+                done.append("too much")
+
+        with pytest.raises(interrupt.Abandoned):
+            write()
         assert done == ["written"]
 
     def test_a_second_ctrl_c_ends_at_once(self):
-        with pytest.raises(KeyboardInterrupt), interrupt.stop_requests():
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-            time.sleep(60)
+        def stop_twice():
+            with interrupt.stop_requests():
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+                time.sleep(60)
+
+        with pytest.raises(KeyboardInterrupt):
+            stop_twice()
 
     def test_a_signal_to_a_forked_process_is_its_own(self, monkeypatch):
         monkeypatch.setattr(interrupt, "GRACE", 0.1)
@@ -415,3 +422,123 @@ class Notes(isobatch.Sink):
 
 def without(row, names):
     return {key: value for key, value in row.items() if key not in names}
+
+
+def explode(monkeypatch, times):
+    """Let the updates of some iterations leave weights that are no numbers."""
+    from isobatch.algos.ppo import Ppo
+
+    learn = Ppo.learn
+
+    def exploding(self, rollout):
+        learned = learn(self, rollout)
+        if self.state.counters.iterations in times:
+            self.state.parameters.vector.data.fill_(torch.nan)
+        return learned
+
+    monkeypatch.setattr(Ppo, "learn", exploding)
+
+
+class TestDivergence:
+    def test_the_batch_is_kept_and_the_run_stops(self, out, monkeypatch):
+        explode(monkeypatch, [2])
+        with pytest.raises(UserError, match="a weight is not finite") as caught:
+            isobatch.train(make_env=Counter, **TINY, out=out)
+        tensors, data = read_sealed(out / "diverged.safetensors")
+        assert "diverged.safetensors" in str(caught.value)
+        assert data["not_finite"] == "a weight"
+        assert tensors["rewards"].shape == (8, 2)
+        assert tensors["observations.vector"].shape == (9, 2, 1)
+        assert iterations_saved(out) == [0]
+
+    def test_the_batch_is_there_even_of_the_first_iteration(self, out):
+        with pytest.raises(UserError, match="diverged"):
+            isobatch.train(make_env=Counter, **TINY, vf_coef=1e38, out=out)
+        assert (out / "diverged.safetensors").exists()
+
+    @pytest.mark.parametrize("algo", ["ppo", "ppo-ewma"])
+    def test_an_update_may_be_undone(self, out, monkeypatch, algo):
+        explode(monkeypatch, [2])
+        weights = {}
+
+        def remember(row):
+            tensors = read_checkpoint(out)
+            assert tensors is not None
+            weights[row["iterations"]] = tensors
+
+        run = isobatch.train(
+            make_env=Counter,
+            algo=algo,
+            **TINY,
+            normalize_rewards=True,
+            on_divergence="skip",
+            checkpoint_seconds=0,
+            on_iteration=remember,
+            out=out,
+        )
+        rows = run.metrics
+        assert [row["skipped_updates"] for row in rows] == [0, 0, 1] + [0] * (len(rows) - 3)
+        assert rows[2]["grad_steps"] == rows[1]["grad_steps"] < rows[3]["grad_steps"]
+        assert rows[2]["env_steps"] > rows[1]["env_steps"]
+        assert rows[2]["episodes"] > rows[1]["episodes"]
+        changed = [
+            name
+            for name, before in weights[2].items()
+            if not torch.equal(before, weights[3][name]) and not name.startswith("generator")
+        ]
+        assert changed == []
+        assert any(not torch.equal(weights[3][name], after) for name, after in weights[4].items())
+
+    def test_undoing_has_an_end(self, out, monkeypatch):
+        explode(monkeypatch, range(1, 100))
+        words = TINY | {"total_timesteps": 1000, "on_divergence": "skip"}
+        with pytest.raises(UserError, match="11 times in a row"):
+            isobatch.train(make_env=Counter, **words, out=out)
+        assert len(isobatch.Run(out).metrics) == 11
+        monkeypatch.undo()
+        isobatch.resume(out, make_env=Counter, quiet=True)
+
+
+class TestSizes:
+    @pytest.mark.parametrize(
+        ("fields", "complaint"),
+        [
+            ({"learning_rate": 1e308}, "learning_rate must be positive and at most 100"),
+            ({"threads": 100_000}, "threads must lie in"),
+            ({"env_threads": 100_000}, "env_threads must lie in"),
+            (
+                {"n_envs": 10**6, "n_steps": 10**6, "total_timesteps": 10**12},
+                r"1,000,000,000,000 rows .* of memory at least",
+            ),
+            ({"hidden_sizes": (10**7, 10**7)}, "hidden_sizes 10000000 10000000 take"),
+        ],
+    )
+    def test_what_cannot_be_right_is_refused_before_anything_is_made(
+        self, tmp_path, monkeypatch, fields, complaint
+    ):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(UserError, match=complaint):
+            isobatch.train("CartPole-v1", **TINY | fields)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_observations_count_where_they_are_known(self, out, monkeypatch):
+        from isobatch import machine
+
+        small = out.with_name("meminfo")
+        small.write_text("MemTotal: 9 kB\nMemAvailable: 1 kB\n")
+        assert machine.available_memory()
+        monkeypatch.setattr(machine, "MEMORY", small)
+        assert machine.available_memory() == 1024
+        with pytest.raises(UserError, match=r"20 rows .* takes 1.12 kB"):
+            # 20 rows of 40 bytes and one number would just fit, of four numbers not.
+            isobatch.train("CartPole-v1", **TINY | {"n_steps": 10}, hidden_sizes=(4, 4), out=out)
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 0.0])
+    def test_a_noise_scale_is_a_number(self, value):
+        with pytest.raises(UserError, match="noise_scale"):
+            isobatch.preset("CartPole-v1").rescale(n_envs=16, noise_scale=value)
+
+    def test_an_evaluations_seed_is_not_negative(self, out):
+        run = isobatch.train(make_env=Counter, **TINY, out=out)
+        with pytest.raises(UserError, match="seed must not be negative"):
+            isobatch.evaluate(run.path, seed=-1, make_env=Counter)

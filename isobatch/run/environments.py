@@ -16,6 +16,7 @@ from isobatch.errors import UserError
 from isobatch.experience import Collector, Rollout
 from isobatch.experience.stagger import stagger
 from isobatch.recipe import Recipe
+from isobatch.run.memory import refuse_too_large
 from isobatch.scaling import adaptive
 from isobatch.state import TrainState
 from isobatch.update import chunk_rows
@@ -123,8 +124,14 @@ class Environments:
         return scaling.at_batch(self.asked, decision.batch), {"decision": decision.why}
 
     def _make(self, recipe: Recipe) -> envs.BatchedEnv:
+        refuse_too_large(recipe)
         seeds = env_seeds(recipe.seed, recipe.batch.n_envs, first=self.made)
         env = envs.make(recipe, seeds, make_env=self.make_env)
+        try:
+            refuse_too_large(recipe, env.observation_layout)
+        except UserError:
+            env.close()
+            raise
         self.made += recipe.batch.n_envs
         if isinstance(env, SupervisedEnv):
             env.fresh_seed = self._fresh_seed

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
-
-import torch
 
 from isobatch import machine
 from isobatch.algos import Context, Learned, Learner, make_learner
@@ -19,6 +16,7 @@ from isobatch.experience import Rollout
 from isobatch.noise import online
 from isobatch.recipe import Recipe
 from isobatch.run import policy
+from isobatch.run.divergence import Guard
 from isobatch.run.environments import Environments
 from isobatch.run.evaluation import Marks
 from isobatch.run.interrupt import Abandoned, Stop, stop_requests
@@ -84,6 +82,7 @@ def _iterate(
     cost = marks.begin(state, environments.env)
     if cost is not None:
         sinks.note(cost)
+    guard = Guard(learner, keeper.directory)
     began = time.perf_counter()
     while state.steps_left >= state.recipe.batch.n_envs:
         # Before it collects, so that what moved is always said in a row.
@@ -100,8 +99,7 @@ def _iterate(
         if stop.requested:
             keeper.rescue(state)  # The update may take longer than is left.
         keeper.settled = False
-        learned = learner.learn(rollout)
-        refuse_divergence(state, learned.statistics)
+        learned = guard.learn(state, rollout)
         now = time.perf_counter()
         elapsed, began = now - began, now
         count(state, rollout, learned, environments.made, elapsed)
@@ -184,23 +182,11 @@ def metrics_row(
     }
 
 
-def refuse_divergence(state: TrainState, statistics: dict[str, float]) -> None:
-    """Stop a run that computes no longer with numbers, before that reaches a checkpoint."""
-    lost = [name for name, value in statistics.items() if not math.isfinite(value)]
-    if not bool(torch.isfinite(state.parameters.vector).all()):
-        lost.append("a weight")
-    if lost:
-        raise UserError(
-            f"training diverged after {state.counters.env_steps} environment steps: "
-            f"{lost[0]} is not finite; lower the learning rate"
-        )
-
-
 class Keeper:
     """Writes checkpoints about as often as the recipe says, and policies at parts of the budget."""
 
     def __init__(self, directory: RunDirectory, environments: Environments, stop: Stop) -> None:
-        self._directory, self._environments, self._stop = directory, environments, stop
+        self.directory, self._environments, self._stop = directory, environments, stop
         self._saved = time.perf_counter()
         self.settled = False
         """Whether the state is still the one that the last row stands for."""
@@ -215,13 +201,13 @@ class Keeper:
         after = state.counters.env_steps
         if _passes_a_part(state.recipe, after - rollout.n_valid, after):
             with self._stop.held():
-                policy.save(self._directory, state, self._environments.env, "part")
+                policy.save(self.directory, state, self._environments.env, "part")
         if time.perf_counter() - self._saved > state.recipe.machine.checkpoint_seconds:
             self.checkpoint(state)
 
     def checkpoint(self, state: TrainState) -> None:
         """Write the whole state, and the policy for `eval` and `load`."""
-        directory = self._directory
+        directory = self.directory
         with self._stop.held():
             directory.save_checkpoint(state.tensors(), state.numbers(), state.counters.iterations)
             policy.save(directory, state, self._environments.env)
