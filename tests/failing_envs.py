@@ -87,4 +87,4 @@ FAULTS = {
     "nan reward": lambda observation, reward: (observation, np.nan),
     "reset": lambda observation, reward: (observation, reward),
 }
-gymnasium.register("Failing-v0", entry_point=Failing)
+gymnasium.register("Failing-v0", entry_point="failing_envs:Failing")

@@ -28,6 +28,10 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 
 
+def tiny(**changes: Any) -> dict[str, Any]:
+    return TINY | changes
+
+
 def iterations_saved(path):
     return [int(file.stem) for file in sorted((path / "checkpoints").glob("*.safetensors"))]
 
@@ -142,7 +146,7 @@ class TestSignals:
                     time.sleep(60)
                 return super().step(action)
 
-        run = isobatch.train(make_env=Stopped, **TINY | {"n_envs": 1}, out=out)
+        run = isobatch.train(make_env=Stopped, **tiny(n_envs=1), out=out)
         assert run.interrupted
         assert [row["iterations"] for row in run.metrics] == [1, 2]
         assert iterations_saved(out) == [0, 2]
@@ -161,7 +165,7 @@ class TestSignals:
                     time.sleep(60)
                 return super().step(action)
 
-        one = TINY | {"n_envs": 1}
+        one = tiny(n_envs=1)
         isobatch.train(make_env=Stopped, **one, out=out)
         plain = out.with_name("plain")
         isobatch.train(make_env=Counter, **one, out=plain, on_iteration=second)
@@ -237,7 +241,7 @@ def second(row):
 class TestFailures:
     @pytest.mark.parametrize("vectorization", ["sync", "async"])
     def test_an_exception_is_named_and_the_run_resumes(self, out, vectorization):
-        words = TINY | {"vectorization": vectorization, "out": out}
+        words = tiny(vectorization=vectorization, out=out)
         with pytest.raises(EnvironmentFailed) as caught:
             isobatch.train(make_env=Failing, **words)
         said = str(caught.value)
@@ -371,7 +375,7 @@ class TestSupervised:
         with pytest.raises(EnvironmentFailed, match=r"failed 11 times in a row.*wheel"):
             isobatch.train(
                 make_env=lambda: Failing(at=1),
-                **TINY | {"n_envs": 1, "n_minibatches": 1},
+                **tiny(n_envs=1, n_minibatches=1),
                 vectorization="supervised",
                 out=out,
             )
@@ -491,7 +495,7 @@ class TestDivergence:
 
     def test_undoing_has_an_end(self, out, monkeypatch):
         explode(monkeypatch, range(1, 100))
-        words = TINY | {"total_timesteps": 1000, "on_divergence": "skip"}
+        words = tiny(total_timesteps=1000, on_divergence="skip")
         with pytest.raises(UserError, match="11 times in a row"):
             isobatch.train(make_env=Counter, **words, out=out)
         assert len(isobatch.Run(out).metrics) == 11
@@ -518,7 +522,7 @@ class TestSizes:
     ):
         monkeypatch.chdir(tmp_path)
         with pytest.raises(UserError, match=complaint):
-            isobatch.train("CartPole-v1", **TINY | fields)
+            isobatch.train("CartPole-v1", **tiny(**fields))
         assert list(tmp_path.iterdir()) == []
 
     def test_observations_count_where_they_are_known(self, out, monkeypatch):
@@ -531,7 +535,7 @@ class TestSizes:
         assert machine.available_memory() == 1024
         with pytest.raises(UserError, match=r"20 rows .* takes 1.12 kB"):
             # 20 rows of 40 bytes and one number would just fit, of four numbers not.
-            isobatch.train("CartPole-v1", **TINY | {"n_steps": 10}, hidden_sizes=(4, 4), out=out)
+            isobatch.train("CartPole-v1", **tiny(n_steps=10, hidden_sizes=(4, 4)), out=out)
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 0.0])
     def test_a_noise_scale_is_a_number(self, value):

@@ -20,7 +20,7 @@ class EnvironmentFailed(UserError):
     """An environment raised, died or did not answer; what it raised is its `__cause__`."""
 
 
-def failed(name: str, step: int, error: BaseException, index: int | None = None) -> UserError:
+def failed(name: str, step: int, error: Exception, index: int | None = None) -> UserError:
     """Return the error to raise from `error`, which an environment raised in a step (0: reset)."""
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error, file=sys.stderr)
@@ -28,7 +28,7 @@ def failed(name: str, step: int, error: BaseException, index: int | None = None)
     return EnvironmentFailed(f"{name} failed ({which}step {step}): {described(error)}")
 
 
-def described(error: BaseException) -> str:
+def described(error: Exception) -> str:
     """Return an exception's type and message on one line."""
     return f"{type(error).__name__}: {one_line(error)}".removesuffix(": ")
 
