@@ -14,6 +14,8 @@ import torch
 
 TASKS = Path("/proc/self/task")
 """Where Linux lists a process's threads; on other systems nothing is held anywhere."""
+MEMORY = Path("/proc/meminfo")
+"""Where Linux says how much memory there is."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """glibc's numbers for two settings of its allocator (malloc.h)."""
 KEPT_BYTES = 1 << 30
@@ -50,6 +52,15 @@ def give_back_memory() -> None:
     trim = getattr(_libc(), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+
+
+def available_memory() -> int | None:
+    """Return the bytes that can be taken without swapping, None where the system does not tell."""
+    with suppress(OSError):
+        for line in MEMORY.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
 
 
 def thread_ids() -> set[int]:

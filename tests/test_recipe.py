@@ -167,7 +167,7 @@ def test_toml_round_trip_of_every_preset(family, algo):
 
 @given(
     gamma=st.floats(0, 1),
-    learning_rate=st.floats(1e-12, 1e3),
+    learning_rate=st.floats(1e-12, 100),
     target_kl=st.none() | st.floats(1e-6, 10),
     hidden_sizes=st.lists(st.integers(1, 4096), min_size=1, max_size=4),
     env=st.text(),

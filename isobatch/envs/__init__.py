@@ -26,14 +26,15 @@ def make(
 
     With `training` False, Atari plays whole games for their own score.
     """
+    settings = recipe.environment
     if make_env is not None:
-        return wrap(make_env, recipe.env, seeds, recipe.environment.vectorization)
+        return wrap(make_env, recipe.env, seeds, settings.vectorization, settings.env_timeout)
     if recipe.env == USERS_OWN:
         raise UserError("this run's environment was made in Python: pass the same make_env")
 
     from isobatch.envs.catalog import resolve
 
-    return resolve(recipe.env).make(seeds, recipe.environment, training)
+    return resolve(recipe.env).make(seeds, settings, training)
 
 
 def inspect(make_env: MakeEnv) -> tuple[MakeEnv, int | None]:
@@ -50,7 +51,13 @@ def inspect(make_env: MakeEnv) -> tuple[MakeEnv, int | None]:
     return make_env, None
 
 
-def wrap(make_env: MakeEnv, name: str, seeds: list[int], vectorization: str = "sync") -> BatchedEnv:
+def wrap(
+    make_env: MakeEnv,
+    name: str,
+    seeds: list[int],
+    vectorization: str = "sync",
+    timeout: float = 60.0,
+) -> BatchedEnv:
     """Adapt what a user's `make_env` returns: one environment, a vector, or a `TensorEnv`.
 
     Of a single environment a copy is made per seed; a vector must have as many as there are seeds.
@@ -61,6 +68,8 @@ def wrap(make_env: MakeEnv, name: str, seeds: list[int], vectorization: str = "s
     from isobatch.envs.gym import GymEnv, from_factory
     from isobatch.envs.tensor import TensorAdapter
 
+    if vectorization == "supervised":  # Made in processes of their own, and only there.
+        return from_factory(make_env, name, seeds, vectorization, timeout)
     env = make_env()
     if hasattr(env, "num_envs"):
         if env.num_envs != len(seeds):
@@ -75,4 +84,4 @@ def wrap(make_env: MakeEnv, name: str, seeds: list[int], vectorization: str = "s
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"make_env must return a Gymnasium environment, got {type(env).__name__}")
     env.close()
-    return from_factory(make_env, name, seeds, vectorization)
+    return from_factory(make_env, name, seeds, vectorization, timeout)

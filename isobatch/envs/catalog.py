@@ -75,7 +75,11 @@ def resolve(env_id: str) -> Source:
 
 def described(env: BatchedEnv) -> str:
     """Return an environment's name, who made it and its family: Hopper-v4 (envpool, mujoco)."""
-    kinds = {"envpool": pool.PoolEnv, "gymnasium": gym.GymEnv, "tensor": tensor.TensorAdapter}
+    kinds = {
+        "envpool": pool.PoolEnv,
+        "gymnasium": gym.GymEnv | gym.SupervisedEnv,
+        "tensor": tensor.TensorAdapter,
+    }
     maker = next((name for name, kind in kinds.items() if isinstance(env, kind)), None)
     if maker is None:
         return env.name

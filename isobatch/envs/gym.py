@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import queue
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from threading import Timer
 from typing import Any
 
 import gymnasium
@@ -12,8 +16,11 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
+from isobatch.envs.child import depend_on
+from isobatch.envs.faults import EnvironmentFailed, failed, misfit
 from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
-from isobatch.envs.step import Observation, Step, owned
+from isobatch.envs.step import BatchedEnv, Observation, Step, owned
+from isobatch.envs.supervised import SupervisedEnv
 from isobatch.errors import UserError, one_line
 from isobatch.recipe import Environment
 
@@ -23,6 +30,8 @@ FAMILIES = {
     "gymnasium.envs.toy_text": "toy-text",
     "gymnasium.envs.mujoco": "mujoco",
 }
+CLOSE_SECONDS = 5.0
+"""How long environments in processes of their own may take to close."""
 
 
 class GymEnv:
@@ -42,20 +51,29 @@ class GymEnv:
         self._mode = _autoreset_mode(vector, name)
         self._action_dtype: Any = vector.single_action_space.dtype
         self._done = np.zeros(self.n_envs, bool)
+        self._steps = 0
 
     def reset(self) -> Observation:
         """Start all environments with the seeds given."""
         self._done = np.zeros(self.n_envs, bool)
+        self._steps = 0
         # Only these take a seed per environment; a vector of another make takes one for all.
         each = isinstance(self._vector.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         seed: Any = self._seeds if each else self._seeds[0]
-        observation, _ = self._vector.reset(seed=seed)
+        try:
+            observation, _ = self._vector.reset(seed=seed)
+        except Exception as error:
+            raise self._failed(error) from _origin(error)
         return owned(self.observation_layout.encode(observation))
 
     def step(self, actions: Tensor) -> Step:
         """Step all environments; `actions` [N, K] in policy form."""
         native = self.action_layout.native(actions.cpu().numpy()).astype(self._action_dtype)
-        raw, reward, terminated, truncated, info = self._vector.step(native)
+        self._steps += 1
+        try:
+            raw, reward, terminated, truncated, info = self._vector.step(native)
+        except Exception as error:
+            raise self._failed(error) from _origin(error)
         # An end is an end, even as the time runs out: there is no value to bootstrap.
         truncated = np.logical_and(truncated, np.logical_not(terminated))
         observation = owned(self.observation_layout.encode(raw))
@@ -68,7 +86,10 @@ class GymEnv:
             final = self._final_from(info, observation, done)
         elif done.any():
             final = observation
-            raw, _ = self._vector.reset(options={"reset_mask": done})
+            try:
+                raw, _ = self._vector.reset(options={"reset_mask": done})
+            except Exception as error:
+                raise self._failed(error) from _origin(error)
             observation = owned(self.observation_layout.encode(raw))
         return Step(
             observation=observation,
@@ -88,7 +109,10 @@ class GymEnv:
                 field="stagger",
             )
         resets = which.numpy()
-        self._vector.reset(options={"reset_mask": resets})
+        try:
+            self._vector.reset(options={"reset_mask": resets})
+        except Exception as error:
+            raise self._failed(error) from _origin(error)
         self._done &= ~resets
         return self.step(actions)
 
@@ -99,6 +123,18 @@ class GymEnv:
     def close(self) -> None:
         """Close the vector and its environments."""
         self._vector.close()
+
+    def _failed(self, error: Exception) -> UserError:
+        """Return the error that says which environment failed, at which step, and how."""
+        if isinstance(error, UserError):
+            return error
+        seen = getattr(self._vector.unwrapped, "_env_obs", None) or ()
+        for index, observation in enumerate(seen):
+            found = None if observation is None else misfit(observation, self.observation_layout)
+            if found:
+                place = f"environment {index}, step {self._steps}"
+                return EnvironmentFailed(f"{self.name} gave {found} ({place})")
+        return failed(self.name, self._steps, _origin(error), _index(error))
 
     def _final_from(self, info: dict, observation: Observation, done: np.ndarray) -> Observation:
         """Collect the final observations a same-step vector leaves in `info`."""
@@ -115,14 +151,85 @@ class GymEnv:
         return final
 
 
+class AsyncVector(AsyncVectorEnv):
+    """Gymnasium's vector of processes: its errors as they are, and an end that always comes."""
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        if all(successes):
+            return
+        try:
+            index, _, error, trace = self.error_queue.get(timeout=CLOSE_SECONDS)
+        except queue.Empty:
+            raise RuntimeError("it raised what cannot be sent to another process") from None
+        error.add_note(trace)
+        raise WorkerFailed(index) from error
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Close them; after `CLOSE_SECONDS`, or at once if a step is under way, kill them."""
+        if terminate or self._state.value != "default":
+            self._kill()
+        late = Timer(CLOSE_SECONDS, self._kill)
+        late.start()
+        try:
+            pipes = [pipe for pipe in self.parent_pipes if pipe is not None and not pipe.closed]
+            for pipe in pipes:
+                pipe.send(("close", None))
+            for pipe in pipes:
+                pipe.recv()
+        except (OSError, EOFError):
+            self._kill()  # One has died; what it shared with the others may be in any state.
+        finally:
+            late.cancel()
+        for process in self.processes:
+            process.join(CLOSE_SECONDS)
+
+    def _kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+
+class WorkerFailed(Exception):
+    """The environment of one process raised; what it raised is the cause."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+def _origin(error: Exception) -> Exception:
+    """Return what an environment itself raised."""
+    cause = error.__cause__
+    if isinstance(error, WorkerFailed) and isinstance(cause, Exception):
+        return cause
+    if isinstance(error, EOFError | ConnectionResetError | BrokenPipeError):
+        return EnvironmentFailed("an environment's process died")
+    return error
+
+
+def _index(error: Exception) -> int | None:
+    """Return which environment of Gymnasium's own vectors raised."""
+    if isinstance(error, WorkerFailed):
+        return error.index
+    at = (SyncVectorEnv.step, SyncVectorEnv.reset, AsyncVectorEnv.step_wait)
+    codes = [each.__code__ for each in at]
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            here = trace.tb_frame.f_locals
+            return here.get("i", here.get("env_idx"))
+        trace = trace.tb_next
+    return None
+
+
 def ids() -> dict[str, str]:
     """Return Gymnasium's registered ids and their families."""
     return {env_id: _family(str(spec.entry_point)) for env_id, spec in gymnasium.registry.items()}
 
 
-def make(env_id: str, seeds: list[int], settings: Environment, training: bool) -> GymEnv:
+def make(env_id: str, seeds: list[int], settings: Environment, training: bool) -> BatchedEnv:
     """Make Gymnasium's environments, which evaluate as they train."""
-    return from_id(env_id, seeds, settings.vectorization, settings.options)
+    given = settings.vectorization, settings.env_timeout
+    return from_id(env_id, seeds, *given, options=settings.options)
 
 
 def _family(entry_point: str) -> str:
@@ -133,16 +240,21 @@ def _family(entry_point: str) -> str:
 
 
 def from_id(
-    env_id: str, seeds: list[int], vectorization: str, options: dict[str, Any] | None = None
-) -> GymEnv:
+    env_id: str, seeds: list[int], vectorization: str, timeout: float, options: dict[str, Any]
+) -> BatchedEnv:
     """Make a registered Gymnasium environment (`Id` or `module:Id`)."""
-
-    def make() -> gymnasium.Env:
-        # Its checker only prints; what matters is checked here, once per rollout.
-        return gymnasium.make(env_id, disable_env_checker=True, **(options or {}))
-
     try:
-        return from_factory(make, env_id, seeds, vectorization)
+        module, colon, name = env_id.rpartition(":")
+        if colon:
+            import_module(module)
+        # As it is registered here: another process has not run what registered it.
+        spec = gymnasium.registry.get(name, env_id)
+
+        def make() -> gymnasium.Env:
+            # Its checker only prints; what matters is checked here, once per rollout.
+            return gymnasium.make(spec, disable_env_checker=True, **options)
+
+        return from_factory(make, env_id, seeds, vectorization, timeout)
     except UserError:
         raise
     except Exception as error:
@@ -151,11 +263,22 @@ def from_id(
 
 
 def from_factory(
-    make_env: Callable[[], Any], name: str, seeds: list[int], vectorization: str
-) -> GymEnv:
+    make_env: Callable[[], Any], name: str, seeds: list[int], vectorization: str, timeout: float
+) -> BatchedEnv:
     """Vectorise environments made one by one by `make_env`."""
-    kind = SyncVectorEnv if vectorization == "sync" else AsyncVectorEnv
-    vector = kind([make_env] * len(seeds), autoreset_mode=AutoresetMode.NEXT_STEP)
+    if vectorization == "supervised":
+        return SupervisedEnv(make_env, name, seeds, timeout)
+    if vectorization == "sync":
+        vector = SyncVectorEnv([make_env] * len(seeds), autoreset_mode=AutoresetMode.NEXT_STEP)
+        return GymEnv(vector, name, seeds)
+    parent = os.getpid()
+
+    def make() -> Any:
+        if os.getpid() != parent:  # The vector makes one in this process, to see its spaces.
+            depend_on(parent)
+        return make_env()
+
+    vector = AsyncVector([make] * len(seeds), autoreset_mode=AutoresetMode.NEXT_STEP)
     return GymEnv(vector, name, seeds)
 
 

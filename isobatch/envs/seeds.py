@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from isobatch.errors import UserError
+
 RUNS = 1 << 15
 """Run seeds below this get disjoint environment seeds, by construction."""
 ENVIRONMENTS = 1 << 16
@@ -37,6 +39,8 @@ def env_seeds(run_seed: int, count: int, first: int = 0) -> list[int]:
 
 def evaluation_seeds(run_seed: int, count: int, seed: int) -> list[int]:
     """Return seeds for evaluation number `seed` of a run, none of them a training seed."""
+    if seed < 0:
+        raise UserError(f"the evaluation's seed must not be negative, got {seed}", field="seed")
     if seed >= EVALUATIONS:
         seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) % EVALUATIONS
     first = seed * (ENVIRONMENTS - EVALUATION) // EVALUATIONS

@@ -42,6 +42,9 @@ class Step(NamedTuple):
     """[N] the environment's own reward where `reward` was changed for training."""
     over: Tensor | None = None
     """[N] bool: whole games that ended, where `terminated` also marks lost lives."""
+    dropped: Tensor | None = None
+    """[N] bool: the environment failed and was replaced, its episode is lost. Such a row is a reset
+    without an end before it; None where that cannot be."""
 
     @property
     def scored(self) -> Tensor:

@@ -128,6 +128,12 @@ class Collector:
         terminated, truncated = record.stacked("terminated"), record.stacked("truncated")
         valid, rewards = record.stacked("valid"), record.stacked("reward")
         done = terminated | truncated
+        over = record.stacked("over") if "over" in record else done
+        dropped = record.stacked("dropped") if "dropped" in record else None
+        if dropped is not None:
+            # Its last transition leads to where it failed: valued like a truncation, no episode.
+            truncated[:-1] |= dropped[1:] & valid[:-1] & ~done[:-1]
+            done = terminated | truncated
         logp = model.distribution.log_prob(params.flatten(0, 1), actions.flatten(0, 1))
         return Rollout(
             observations=observations,
@@ -142,7 +148,8 @@ class Collector:
             first=self._first_rows(done, valid),
             final_values=self._final_values(model, prepare, truncated, record),
             scores=record.stacked("score") if "score" in record else rewards,
-            over=record.stacked("over") if "over" in record else done,
+            over=over,
+            dropped=dropped,
         )
 
     def _values(
@@ -253,6 +260,7 @@ class Recorder:
             "valid": step.valid,
             "score": step.score,
             "over": step.over,
+            "dropped": step.dropped,
         }
         if step.final is not None:
             self.finals[self.length] = step.final

@@ -36,8 +36,13 @@ class EpisodeScores:
         self._length = np.zeros(n_envs, np.int64)
         self._unknown = np.full(n_envs, under_way)
 
-    def take_in(self, scores: Tensor, over: Tensor, valid: Tensor) -> list[Episode]:
-        """Take in some steps, each [T, N]; return the episodes that ended, in that order."""
+    def take_in(
+        self, scores: Tensor, over: Tensor, valid: Tensor, dropped: Tensor | None = None
+    ) -> list[Episode]:
+        """Take in some steps, each [T, N]; return the episodes that ended, in that order.
+
+        An episode that is `dropped` counts no more, nor as one that ended.
+        """
         counted = valid.cpu().numpy()
         totals = np.cumsum(np.where(counted, scores.cpu().numpy(), 0.0), 0, dtype=float)
         steps = np.cumsum(counted, 0)
@@ -45,9 +50,11 @@ class EpisodeScores:
         steps += self._length
         ended = np.zeros_like(self._return), np.zeros_like(self._length)
         episodes = []
-        for t, n in np.argwhere(over.cpu().numpy() & counted):
+        ends = over.cpu().numpy() & counted
+        lost = np.zeros_like(ends) if dropped is None else dropped.cpu().numpy()
+        for t, n in np.argwhere(ends | lost):
             score, length = totals[t, n] - ended[0][n], steps[t, n] - ended[1][n]
-            if not self._unknown[n]:
+            if not self._unknown[n] and not lost[t, n]:
                 episodes.append(Episode(int(n), float(score), int(length)))
             self._unknown[n] = False
             ended[0][n], ended[1][n] = totals[t, n], steps[t, n]
@@ -89,7 +96,9 @@ class EpisodeTracker:
 
     def update(self, rollout: Rollout) -> None:
         """Take in a rollout; episodes are recorded in the order they ended."""
-        for episode in self.under_way.take_in(rollout.scores, rollout.over, rollout.valid):
+        for episode in self.under_way.take_in(
+            rollout.scores, rollout.over, rollout.valid, rollout.dropped
+        ):
             self.returns.append(episode.score)
             self.lengths.append(episode.length)
             self.finished += 1

@@ -49,7 +49,9 @@ def play(act: Callable[[Observation], Tensor], env: BatchedEnv, episodes: int) -
         while quota.any():
             step = env.step(act(observation))
             observation = step.observation
-            for episode in scores.take_in(step.scored[None], step.ended[None], step.valid[None]):
+            dropped = None if step.dropped is None else step.dropped[None]
+            rows = step.scored[None], step.ended[None], step.valid[None], dropped
+            for episode in scores.take_in(*rows):
                 if quota[episode.env]:
                     played.returns.append(episode.score)
                     played.lengths.append(episode.length)

@@ -58,6 +58,8 @@ class Rollout:
     """[T, N, P]: parameters of the policy that limits the step; None: the one that acted."""
     logp_before: Tensor | None = None
     """[T, N]: log-probability under the policy as it was before this update; None: `logp`."""
+    dropped: Tensor | None = None
+    """[T, N] bool: an environment failed and was replaced; None: none did."""
 
     @property
     def n_valid(self) -> int:

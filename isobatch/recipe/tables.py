@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from isobatch import files, plain, registry
 from isobatch.batch import ADAPTIVE, Batch, minibatch_count, parse_schedule, positive
@@ -18,6 +18,7 @@ from isobatch.errors import UserError, nearest, shown
 from isobatch.plain import literal
 from isobatch.recipe import toml
 from isobatch.recipe.checks import (
+    Bound,
     Count,
     Decay,
     NotNegative,
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from isobatch.scaling import Rescaled
 
 Schedule = Literal["constant", "linear"]
+Rate = Annotated[float, Bound(lambda x: 0 < x <= 100, "must be positive and at most 100")]
+RateOrNone = Annotated[float, Bound(lambda x: 0 <= x <= 100, "must lie in [0, 100]")]
+Threads = Annotated[int, Bound(lambda x: 0 <= x <= 1024, "must lie in [0, 1024]")]
 USERS_OWN = "python:make_env"
 """The environment id of recipes whose environment comes through `make_env`."""
 ENVS_PER_SEGMENT = 16
@@ -65,9 +69,12 @@ class Coefficients(dict[str, float]):
 class Environment:
     """How the environments are made."""
 
-    vectorization: Literal["sync", "async"] = "sync"
-    """Gymnasium environments: step them in this process (sync), or in one process each (async)."""
-    env_threads: Whole = 0
+    vectorization: Literal["sync", "async", "supervised"] = "sync"
+    """Gymnasium environments: step them in this process (sync), in one process each (async), or in
+    one process each that is replaced when its environment fails (supervised)."""
+    env_timeout: Positive = 60.0
+    """With supervised: seconds a step or a reset may take before the environment is replaced."""
+    env_threads: Threads = 0
     """EnvPool's threads; 0 lets EnvPool choose. Results do not depend on it."""
     env_options: Pairs = ()
     """Options of the environment, as name=value (for Procgen: num_levels=200)."""
@@ -186,7 +193,7 @@ class Phasic:
     """Epochs of the auxiliary phase over all data of the policy phase, E_aux."""
     clone_coef: NotNegative = 1.0
     """Auxiliary phase: coefficient of the behaviour cloning loss KL(policy before it, policy)."""
-    aux_learning_rate: NotNegative = 0.0
+    aux_learning_rate: RateOrNone = 0.0
     """Learning rate of the auxiliary phase, which has its own optimiser; 0 uses learning_rate."""
     aux_segments: Whole = 0
     """Segments (one environment's rows of one rollout) per auxiliary minibatch; 0 uses n_envs / 16,
@@ -283,7 +290,7 @@ class Optimizer:
 
     optimizer: Literal["adam", "radam", "rmsprop", "sgd"] = "adam"
     """Optimiser."""
-    learning_rate: Positive = 3e-4
+    learning_rate: Rate = 3e-4
     """Learning rate."""
     learning_rate_schedule: Schedule = "constant"
     """Constant, or linear decay to 0 over the budget in environment steps."""
@@ -299,6 +306,9 @@ class Optimizer:
     """SGD's momentum."""
     max_grad_norm: PositiveBound | None = None
     """Clip the gradient's global norm to this; none: no clipping."""
+    on_divergence: Literal["stop", "skip"] = "stop"
+    """When losses or weights are no longer finite: stop the run, or undo the iteration's update and
+    go on (skip)."""
 
 
 @dataclass(frozen=True)
@@ -307,7 +317,7 @@ class Machine:
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """PyTorch device; auto uses CUDA if available."""
-    threads: Whole = 0
+    threads: Threads = 0
     """PyTorch's CPU threads; 0 uses one for small MLPs and all cores for images."""
     chunk_size: Whole = 0
     """Rows per forward and backward pass, accumulated to the exact gradient of the minibatch; 0

@@ -12,12 +12,14 @@ from isobatch import envs, scaling
 from isobatch.batch import Batch
 from isobatch.envs import MakeEnv
 from isobatch.envs.seeds import env_seeds, mixed_generator
+from isobatch.envs.supervised import SupervisedEnv
 from isobatch.errors import UserError
 from isobatch.experience import Collector, Rollout
 from isobatch.experience.stagger import stagger
 from isobatch.files import Folder
 from isobatch.recipe import Recipe
 from isobatch.run.journal import Journal
+from isobatch.run.memory import refuse_too_large
 from isobatch.scaling import adaptive
 from isobatch.state import TrainState
 from isobatch.text import duration
@@ -80,6 +82,8 @@ class Environments:
                     f"{duration(seconds)}"
                 )
                 first = False
+        self._noted: set[str] = set()
+        self._closed = False
 
     def move(self, state: TrainState) -> dict[str, Any]:
         """Follow the schedule, or what was measured; say what moved, or why nothing could."""
@@ -137,9 +141,25 @@ class Environments:
             row_limit=left if left < state.recipe.batch.rollout_size else None,
         )
 
+    def take_faults(self, note: Callable[[str], None]) -> dict[str, Any]:
+        """Return how often environments failed since this was asked, as a row's columns.
+
+        `note` is told the first fault of each kind.
+        """
+        if not isinstance(self.env, SupervisedEnv):
+            return {}
+        faults, self.env.faults = self.env.faults, []
+        for fault in faults:
+            if fault.kind not in self._noted:
+                self._noted.add(fault.kind)
+                note(f"an environment failed and was replaced: {fault.text}")
+        return {"env_faults": len(faults), **({"env_fault": faults[-1].text} if faults else {})}
+
     def close(self) -> None:
-        """Close them."""
-        self.env.close()
+        """Close them, once."""
+        if not self._closed:
+            self._closed = True
+            self.env.close()
 
     def _wanted(self, state: TrainState) -> tuple[Recipe, dict[str, str]]:
         """Return the recipe at the batch to go on with, and what is to be said of it."""
@@ -153,10 +173,24 @@ class Environments:
         return scaling.at_batch(self.asked, decision.batch), {"decision": decision.why}
 
     def _make(self, recipe: Recipe) -> envs.BatchedEnv:
+        refuse_too_large(recipe)
         seeds = env_seeds(recipe.seed, recipe.batch.n_envs, first=self.made)
         env = envs.make(recipe, seeds, make_env=self.make_env)
+        try:
+            refuse_too_large(recipe, env.observation_layout)
+        except UserError:
+            env.close()
+            raise
         self.made += recipe.batch.n_envs
+        if isinstance(env, SupervisedEnv):
+            env.fresh_seed = self._fresh_seed
         return env
+
+    def _fresh_seed(self) -> int:
+        """Return the seed of one more environment."""
+        (seed,) = env_seeds(self.asked.seed, 1, first=self.made)
+        self.made += 1
+        return seed
 
 
 def _single(make_env: MakeEnv) -> MakeEnv:

@@ -43,7 +43,9 @@ class Marks:
         self.at = recipe.evaluation.marks(recipe.total_timesteps)
         """Environment steps, ascending."""
         self._directory, self._make_env, self._width = directory, make_env, None
-        if make_env is not None and self.at:
+        # Supervised environments are made one by one, in no process but their own.
+        vectors = recipe.environment.vectorization != "supervised"
+        if make_env is not None and self.at and vectors:
             self._make_env, self._width = envs.inspect(make_env)
         played = [row["episode_return"] for row in directory.evaluations()]
         self._best = max(played, default=None)

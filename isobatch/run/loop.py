@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
-
-import torch
 
 from isobatch import machine
 from isobatch.algos import Context, Learned, Learner, make_learner
@@ -18,9 +16,10 @@ from isobatch.experience import Rollout
 from isobatch.noise import online
 from isobatch.recipe import Recipe
 from isobatch.run import exact, policy
+from isobatch.run.divergence import Guard
 from isobatch.run.environments import Environments
 from isobatch.run.evaluation import Marks
-from isobatch.run.interrupt import stop_requests
+from isobatch.run.interrupt import Abandoned, Stop, stop_requests
 from isobatch.run.sinks import MetricsFile, Sink, Sinks
 from isobatch.run.store import Checkpoint, RunDirectory
 from isobatch.state import TrainState
@@ -50,25 +49,30 @@ def run(
         machine.keep_freed_memory()
     heard = Sinks([MetricsFile(directory)], sinks)
     marks = Marks(directory, state, environments.make_env)
-    with (
-        machine.torch_threads(state.recipe.machine.threads, image),
-        stop_requests() as stop_requested,
-    ):
+    with machine.torch_threads(state.recipe.machine.threads, image), stop_requests() as stop:
         learner = make_learner(Context(state, environments.chunk_size, directory.path, heard.note))
+        keeper = Keeper(directory, environments, learner, stop)
         heard.start(state.recipe, str(directory.path), state.counters.env_steps)
-        keeper = Keeper(directory, environments, learner)
+        abandoned = False
         try:
             if exactly is not None:
                 exact.bring_back(state, environments, learner, exactly, heard.note)
+            keeper.settle(state)
             keeper.checkpoint(state)  # A kill from here on leaves a run that resumes.
-            _iterate(
-                state, environments, learner, heard, keeper, marks, stop_requested, on_iteration
-            )
+            _iterate(state, environments, learner, heard, keeper, marks, stop, on_iteration)
             keeper.checkpoint(state)
+        except Abandoned:
+            abandoned = True
+            keeper.rescue(state)
+        except UserError:
+            keeper.rescue(state)
+            raise
         finally:
             heard.stop()
             learner.close()
-    return state.steps_left >= state.recipe.batch.n_envs
+            if stop.requested:
+                environments.close()  # While a stop is seen to: they may hang in this too.
+    return abandoned or state.steps_left >= state.recipe.batch.n_envs
 
 
 def _iterate(
@@ -78,7 +82,7 @@ def _iterate(
     sinks: Sinks,
     keeper: Keeper,
     marks: Marks,
-    stop_requested: Callable[[], bool],
+    stop: Stop,
     on_iteration: OnIteration | None,
 ) -> None:
     """Move, collect, learn, count, record."""
@@ -87,6 +91,7 @@ def _iterate(
     cost = marks.begin(state, environments.env)
     if cost is not None:
         sinks.note(cost)
+    guard = Guard(learner, keeper.directory)
     began = time.perf_counter()
     while state.steps_left >= state.recipe.batch.n_envs:
         # Before it collects, so that what moved is always said in a row.
@@ -97,20 +102,25 @@ def _iterate(
             moved["warmup_steps"] = warmup
             count_warmup(state, environments, marks, warmup)
             began += time.perf_counter() - before  # No time of training's either.
+        keeper.settled = not moved
         rollout = environments.collect(state)
         began += marks.passed(state, environments.env, rollout.n_valid)  # No time of training's.
-        learned = learner.learn(rollout)
-        refuse_divergence(state, learned.statistics)
+        if stop.requested:
+            keeper.rescue(state)  # The update may take longer than is left.
+        keeper.settled = False
+        learned = guard.learn(state, rollout)
         now = time.perf_counter()
         elapsed, began = now - began, now
         count(state, rollout, learned, environments.made, elapsed)
         statistics = dict.fromkeys(columns) | learned.statistics
-        row = metrics_row(state, rollout, statistics, elapsed) | moved | first
+        faults = environments.take_faults(sinks.note)
+        row = metrics_row(state, rollout, statistics, elapsed) | moved | faults | first
         first = {}
         sinks.row(row)
+        keeper.settle(state)
         keeper.keep(state, rollout)
         asked = on_iteration is not None and on_iteration(dict(row)) is False
-        if asked or stop_requested():
+        if asked or stop.requested:
             return
     marks.finish(state, environments.env)
 
@@ -181,45 +191,62 @@ def metrics_row(
     }
 
 
-def refuse_divergence(state: TrainState, statistics: dict[str, float]) -> None:
-    """Stop a run that computes no longer with numbers, before that reaches a checkpoint."""
-    lost = [name for name, value in statistics.items() if not math.isfinite(value)]
-    if not bool(torch.isfinite(state.parameters.vector).all()):
-        lost.append("a weight")
-    if lost:
-        raise UserError(
-            f"training diverged after {state.counters.env_steps} environment steps: "
-            f"{lost[0]} is not finite; lower the learning rate"
-        )
-
-
 class Keeper:
     """Writes checkpoints about as often as the recipe says, and policies at parts of the budget."""
 
     def __init__(
-        self, directory: RunDirectory, environments: Environments, learner: Learner
+        self,
+        directory: RunDirectory,
+        environments: Environments,
+        learner: Learner,
+        stop: Stop,
     ) -> None:
-        self._directory, self._environments, self._learner = directory, environments, learner
+        self.directory, self._environments = directory, environments
+        self._learner, self._stop = learner, stop
         self._saved = time.perf_counter()
+        self.settled = False
+        """Whether the state is still the one that the last row stands for."""
+
+    def settle(self, state: TrainState) -> None:
+        """Remember that the state is that of a whole iteration, whose row is written."""
+        self._generator = state.action_generator.get_state()
+        self.settled = True
 
     def keep(self, state: TrainState, rollout: Rollout) -> None:
         """Save what is due after an iteration."""
         after = state.counters.env_steps
         if _passes_a_part(state.recipe, after - rollout.n_valid, after):
-            policy.save(self._directory, state, self._environments.env, "part")
+            with self._stop.held():
+                policy.save(self.directory, state, self._environments.env, "part")
         if time.perf_counter() - self._saved > state.recipe.machine.checkpoint_seconds:
             self.checkpoint(state)
 
     def checkpoint(self, state: TrainState) -> None:
         """Write the whole state, and the policy for `eval` and `load`."""
-        directory, tensors, numbers = self._directory, state.tensors(), state.numbers()
+        directory, tensors, numbers = self.directory, state.tensors(), state.numbers()
         needed: set[str] = set()
-        if state.recipe.machine.exact_resume:
-            own, data, needed = exact.beside(state, self._environments, self._learner)
-            tensors, numbers = tensors | own, numbers | data
-        directory.save_checkpoint(tensors, numbers, state.counters.iterations, needed)
-        policy.save(directory, state, self._environments.env)
+        with self._stop.held():
+            if state.recipe.machine.exact_resume:
+                own, data, needed = exact.beside(state, self._environments, self._learner)
+                tensors, numbers = tensors | own, numbers | data
+            directory.save_checkpoint(tensors, numbers, state.counters.iterations, needed)
+            policy.save(directory, state, self._environments.env)
         self._saved = time.perf_counter()
+
+    def rescue(self, state: TrainState) -> None:
+        """Save the state as the last whole iteration left it, if nothing has changed it since.
+
+        A rollout that is given up has only drawn random numbers and used up seeds. To resume
+        exactly its actions count too: the checkpoint there is will do.
+        """
+        if not self.settled or state.recipe.machine.exact_resume:
+            return
+        drawn = state.action_generator.get_state()
+        state.action_generator.set_state(self._generator)
+        state.counters.environments = self._environments.made
+        with suppress(OSError):  # There is a checkpoint, and a better reason to stop.
+            self.checkpoint(state)
+        state.action_generator.set_state(drawn)
 
 
 def _passes_a_part(recipe: Recipe, before: int, after: int) -> bool:

@@ -190,6 +190,8 @@ def readings(row: dict[str, Any]) -> str:
         parts.append(f"{row['rows_waiting']:,.0f} rows wait for more episodes to end")
     if row.get("rows_dropped"):
         parts.append(f"{row['rows_dropped']:,.0f} rows dropped")
+    if row.get("env_faults"):
+        parts.append(counted(row["env_faults"], "environment fault"))
     if row.get("epsilon") is not None:
         parts.append(f"epsilon {row['epsilon']:.3f}")
     if row.get("phase_memory_bytes") is not None:

@@ -20,6 +20,7 @@ from isobatch.models import EncoderFactory
 from isobatch.presets import family_preset, preset
 from isobatch.recipe import USERS_OWN, Recipe, check_budget
 from isobatch.run import store
+from isobatch.run.divergence import Diverged
 from isobatch.run.environments import Environments
 from isobatch.run.loop import OnIteration, run
 from isobatch.run.sinks import Sink, terminal
@@ -92,8 +93,8 @@ def train(
         try:
             stopped = run(state, environments, directory, _heard(sinks, quiet), on_iteration)
             return Run(path, interrupted=stopped)
-        except UserError:
-            if not directory.metrics():
+        except UserError as error:
+            if not directory.metrics() and not isinstance(error, Diverged):
                 directory.discard()  # The environment's very first rollout was unusable.
             raise
         finally:

@@ -71,6 +71,8 @@ def rescale(
     minibatch-size or minibatches. `betas` moves Adam's decays and epsilon (or SGD's momentum) too,
     `grad_norm` the gradient's bound; `noise_scale` is the run's measured one.
     """
+    if noise_scale is not None and not 0 < noise_scale < math.inf:
+        raise UserError(f"noise_scale must be a positive number of rows, got {noise_scale}")
     sizes = {
         "n_envs": n_envs,
         "n_steps": n_steps,

@@ -113,7 +113,7 @@ def test_scores_that_cannot_be_normalised_are_said_before_and_after(file, tmp_pa
 
 
 def test_failed_runs_are_named_and_the_exit_code_tells(file, tmp_path, capsys):
-    file.write_text(TOML.replace("b = {", "b = { learning_rate = 1e30, "))
+    file.write_text(TOML.replace("b = {", "b = { vf_coef = 1e38, "))
     root = tmp_path / "study"
     code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
     assert code == 1

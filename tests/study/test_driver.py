@@ -72,7 +72,7 @@ def test_the_score_is_an_evaluation_and_without_one_of_its_own_the_last_mark(tmp
 
 
 def test_a_run_that_cannot_train_is_failed_at_once_and_the_others_go_on(tmp_path):
-    toml = TOML.replace("b = {", "b = { learning_rate = 1e30, ")
+    toml = TOML.replace("b = {", "b = { vf_coef = 1e38, ")
     queue = study_queue(tmp_path, toml)
     work(queue.root)
     states = queue.states()

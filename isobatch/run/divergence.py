@@ -1,0 +1,93 @@
+"""Updates whose numbers are none: the run stops with its batch kept, or the update is undone."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isobatch.algos import Learned, Learner
+from isobatch.errors import UserError
+from isobatch.experience import Rollout
+from isobatch.run.store import RunDirectory, write_sealed
+from isobatch.state import TrainState
+
+FILE = "diverged.safetensors"
+"""The batch after which a run no longer computed with numbers."""
+MOST_SKIPPED = 10
+"""Updates in a row that may be undone."""
+
+
+class Diverged(UserError):
+    """Losses, gradients or weights are not finite."""
+
+
+class Guard:
+    """Lets a learner learn, and looks at what comes of it before that reaches a checkpoint."""
+
+    def __init__(self, learner: Learner, directory: RunDirectory) -> None:
+        self._learner, self._directory = learner, directory
+        self._in_a_row = 0
+
+    def learn(self, state: TrainState, rollout: Rollout) -> Learned:
+        """Learn from a rollout; stop a run that diverges, or undo it where the recipe says so."""
+        skips = state.recipe.optimizer.on_divergence == "skip"
+        before = Before(state) if skips else None
+        learned = self._learner.learn(rollout)
+        lost = _lost(state, learned.statistics)
+        if lost is None:
+            self._in_a_row = 0
+            return _with(learned, {"skipped_updates": 0}) if skips else learned
+        self._in_a_row += 1
+        if before is None or self._in_a_row > MOST_SKIPPED:
+            self._keep(state, rollout, lost)
+            times = f", {self._in_a_row} times in a row" if skips else ""
+            raise Diverged(
+                f"training diverged after {state.counters.env_steps} environment steps: {lost} is "
+                f"not finite{times}; lower the learning rate (the batch is in {FILE})"
+            )
+        before.restore(state)
+        return Learned({"skipped_updates": 1}, phase_iterations=learned.phase_iterations)
+
+    def _keep(self, state: TrainState, rollout: Rollout, lost: str) -> None:
+        """Write the rollout for who wants to know why."""
+        tensors = {f"observations.{part}": rows for part, rows in rollout.observations.items()}
+        for item in fields(rollout):
+            value = getattr(rollout, item.name)
+            if isinstance(value, Tensor):
+                tensors[item.name] = value
+        data = {"env_steps": state.counters.env_steps, "not_finite": lost}
+        with suppress(OSError):  # A full disk is not why it stops.
+            write_sealed(self._directory.path / FILE, tensors, data)
+
+
+class Before:
+    """A copy of what an update changes."""
+
+    def __init__(self, state: TrainState) -> None:
+        self._tensors = {name: each.detach().clone() for name, each in state.tensors().items()}
+        self._running = state.reward_normalizer.running.clone()
+        # Episodes are added to what there is; no update changes them.
+        none = {"returns": [], "lengths": [], "finished": state.episodes.finished}
+        self._numbers: dict[str, Any] = state.numbers() | {"episodes": none}
+
+    def restore(self, state: TrainState) -> None:
+        """Undo the update."""
+        state.load(self._tensors, self._numbers)
+        state.reward_normalizer.running = self._running
+
+
+def _with(learned: Learned, statistics: dict[str, float]) -> Learned:
+    return learned._replace(statistics=learned.statistics | statistics)
+
+
+def _lost(state: TrainState, statistics: dict[str, float]) -> str | None:
+    """Name what is not finite, None where everything is."""
+    for name, value in statistics.items():
+        if not math.isfinite(value):
+            return name
+    return None if bool(torch.isfinite(state.parameters.vector).all()) else "a weight"

@@ -1,0 +1,51 @@
+"""Sizes that no memory here holds, refused before they are tried."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from isobatch.envs.spaces import ObservationLayout
+from isobatch.errors import UserError
+from isobatch.machine import available_memory
+from isobatch.recipe import Recipe
+from isobatch.text import size
+
+ROW_BYTES = 40
+"""Of a row beside its observation: action, log-probability, value, reward, score, ends."""
+WEIGHT_BYTES = 16
+"""Of a weight: itself, its gradient and Adam's two moments, each float32."""
+
+
+def refuse_too_large(recipe: Recipe, layout: ObservationLayout | None = None) -> None:
+    """Refuse a batch or a network that needs more memory than there is, at the very least.
+
+    Without the `layout` of the observations, as if each were a single number.
+    """
+    free = available_memory()
+    if free is None or recipe.machine.device == "cuda":
+        return
+    rows = recipe.batch.rollout_size * (1 + recipe.objective.staleness)
+    needed = rows * (_observation_bytes(layout) + ROW_BYTES)
+    if needed > free:
+        raise UserError(
+            f"a rollout of {recipe.batch.rollout_size:,} rows (n_envs {recipe.batch.n_envs:,} x "
+            f"n_steps {recipe.batch.n_steps:,}) takes {size(needed)} of memory at least, and "
+            f"{size(free)} are free",
+            field="n_envs",
+        )
+    weights = sum(a * b for a, b in pairwise(recipe.model.hidden_sizes))
+    if weights * WEIGHT_BYTES > free:
+        raise UserError(
+            f"hidden_sizes {' '.join(map(str, recipe.model.hidden_sizes))} take "
+            f"{size(weights * WEIGHT_BYTES)} of memory at least, and {size(free)} are free",
+            field="hidden_sizes",
+        )
+
+
+def _observation_bytes(layout: ObservationLayout | None) -> int:
+    if layout is None:
+        return 4
+    return sum(
+        math.prod(shape) * layout.dtypes[part].itemsize for part, shape in layout.shapes.items()
+    )
