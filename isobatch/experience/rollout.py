@@ -16,7 +16,7 @@ BY_STEP = (
     "over",
 )  # fmt: skip
 """The fields of a rollout that have T rows and are always there."""
-SOMETIMES = ("final_values", "params_prox", "logp_before")
+SOMETIMES = ("final_values", "params_prox", "logp_before", "dropped")
 """Those that may be None."""
 
 

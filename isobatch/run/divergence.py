@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import fields
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from isobatch.algos import Learned, Learner
 from isobatch.errors import UserError
-from isobatch.experience import Rollout
+from isobatch.experience import Rollout, to_tensors
 from isobatch.run.store import RunDirectory, write_sealed
 from isobatch.state import TrainState
 
@@ -55,11 +53,7 @@ class Guard:
 
     def _keep(self, state: TrainState, rollout: Rollout, lost: str) -> None:
         """Write the rollout for who wants to know why."""
-        tensors = {f"observations.{part}": rows for part, rows in rollout.observations.items()}
-        for item in fields(rollout):
-            value = getattr(rollout, item.name)
-            if isinstance(value, Tensor):
-                tensors[item.name] = value
+        tensors = {name.removeprefix("0."): each for name, each in to_tensors([rollout]).items()}
         data = {"env_steps": state.counters.env_steps, "not_finite": lost}
         with suppress(OSError):  # A full disk is not why it stops.
             write_sealed(self._directory.path / FILE, tensors, data)

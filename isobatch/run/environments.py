@@ -60,9 +60,17 @@ class Environments:
         self.journal: Journal | None = None
         """Of the actions of the environments there are, where they are kept."""
         self._keep_in: Folder | None = None
+        self._noted: set[str] = set()
+        self._closed = False
 
     def keep_actions(self, folder: Folder) -> None:
         """Write down every action from now on, in a file for each generation of environments."""
+        if isinstance(self.env, SupervisedEnv):
+            raise UserError(
+                "exact_resume: environments that are replaced when they fail cannot be brought "
+                "back; choose vectorization sync or async",
+                field="exact_resume",
+            )
         self._keep_in = folder
 
     def take_again(self, journal: Mapping[str, Any], note: Callable[[str], None]) -> None:
@@ -82,8 +90,6 @@ class Environments:
                     f"{duration(seconds)}"
                 )
                 first = False
-        self._noted: set[str] = set()
-        self._closed = False
 
     def move(self, state: TrainState) -> dict[str, Any]:
         """Follow the schedule, or what was measured; say what moved, or why nothing could."""
