@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,24 +54,30 @@ def run_query(
     with tempfile.TemporaryDirectory(prefix="isobatch-") as own:
         answer_file = Path(own) / f"answer{out.suffix}" if out is not None else None
         database = _connect(Path(root), allow_files, answer_file)
-        try:
-            _require_select(database, sql)
-            answer = database.sql(sql)
-            if out is None or answer_file is None:
-                return str(answer)
-            count = len(answer)
-            write = answer.write_csv if out.suffix == ".csv" else answer.write_parquet
-            write(str(answer_file))
-            _write(out, answer_file.read_bytes())
-            return f"{counted(count, 'row')} written to {out}"
-        except duckdb.Error as error:
-            raise UserError(f"the query failed: {one_line(error)}") from None
-        except RuntimeError as error:
-            if "interrupted" in str(error):
-                raise KeyboardInterrupt from None
-            raise
-        finally:
-            database.close()
+        # Python hears Ctrl-C between its own steps; the query is one step of another thread's.
+        with ThreadPoolExecutor(1) as other:
+            try:
+                return other.submit(_answer, database, sql, out, answer_file).result()
+            except duckdb.Error as error:
+                raise UserError(f"the query failed: {one_line(error)}") from None
+            except KeyboardInterrupt:
+                database.interrupt()
+                raise
+
+
+def _answer(
+    database: duckdb.DuckDBPyConnection, sql: str, out: Path | None, answer_file: Path | None
+) -> str:
+    with database:
+        _require_select(database, sql)
+        answer = database.sql(sql)
+        if out is None or answer_file is None:
+            return str(answer)
+        count = len(answer)
+        write = answer.write_csv if out.suffix == ".csv" else answer.write_parquet
+        write(str(answer_file))
+        _write(out, answer_file.read_bytes())
+        return f"{counted(count, 'row')} written to {out}"
 
 
 def _connect(root: Path, allow_files: bool, writable: Path | None) -> duckdb.DuckDBPyConnection:
@@ -79,7 +86,7 @@ def _connect(root: Path, allow_files: bool, writable: Path | None) -> duckdb.Duc
     runs = _study_runs(root) if (root / "study.json").exists() else _folder_runs(root)
     if not runs:
         raise UserError(f"there are no runs in {root}")
-    database = duckdb.connect(config=BOUNDS | OFFLINE)
+    database = duckdb.connect(config={**BOUNDS, **OFFLINE})
     try:
         with Rows({"run": "VARCHAR"}) as rows:
             for path, row in runs.items():
