@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from isobatch import envs
+from isobatch import envs, files
 from isobatch.batch import Shape
 from isobatch.cli.flags import Parser, add_env_flag, whole_number
 from isobatch.envs.catalog import require_trusted
@@ -27,7 +27,6 @@ from isobatch.probe.tables import tables
 from isobatch.recipe import Recipe
 from isobatch.registry import ALGORITHMS
 from isobatch.run import policy
-from isobatch.run.store import write_atomically
 from isobatch.state import TrainState
 
 
@@ -205,8 +204,8 @@ def _write(data: dict[str, Any], path: Path, page: Path) -> None:
     for each in (path, page):
         if not each.parent.is_dir():
             raise UserError(f"there is no folder {each.parent} to write {each.name} to")
-    write_atomically(path, json.dumps(data, allow_nan=False).encode())
-    write_atomically(page, render(data).encode())
+    files.save(path, json.dumps(data, allow_nan=False).encode())
+    files.save(page, render(data).encode(errors="replace"))
     print(f"written to {path} and {page}")
 
 

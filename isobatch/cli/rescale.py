@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from isobatch import files
 from isobatch.cli.flags import Parser, load_recipe, whole_number
 from isobatch.errors import UserError
 from isobatch.recipe import Recipe
-from isobatch.run.store import read_checkpoint, read_metrics, write_atomically
+from isobatch.run.store import read_checkpoint, read_metrics
 from isobatch.scaling import FITS, KEEPS, SIZES, Change, Factors, Rescaled, advised_keep
 from isobatch.text import columns, counted, number
 
@@ -74,7 +75,7 @@ def rescale(arguments: list[str]) -> int:
         kept = given if parsed.format == parsed.to else None
         exported = exchange.write(parsed.to, rescaled.recipe, kept)
     if parsed.write is not None:
-        write_atomically(parsed.write, rescaled.recipe.to_toml().encode())
+        files.save(parsed.write, rescaled.recipe.to_toml().encode())
     if parsed.format is None and not parsed.betas:
         rescaled.warnings.extend(_large_epsilon(recipe, rescaled.recipe, Path(source[0])))
     print(report(recipe, rescaled, unknown))

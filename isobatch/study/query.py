@@ -13,9 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isobatch import files
 from isobatch.errors import UserError, one_line
-from isobatch.files import Folder
+from isobatch.files import Folder, save
 from isobatch.recipe import Recipe
 from isobatch.study.columns import Row, Rows
 from isobatch.study.design import Cell, Study
@@ -76,7 +75,7 @@ def _answer(
         count = len(answer)
         write = answer.write_csv if out.suffix == ".csv" else answer.write_parquet
         write(str(answer_file))
-        _write(out, answer_file.read_bytes())
+        save(out, answer_file.read_bytes())
         return f"{counted(count, 'row')} written to {out}"
 
 
@@ -114,13 +113,6 @@ def _lock(database: duckdb.DuckDBPyConnection, allow_files: bool, writable: Path
     if not allow_files:
         database.execute("set enable_external_access = false")
     database.execute("set lock_configuration = true")
-
-
-def _write(out: Path, content: bytes) -> None:
-    try:
-        files.write(out, content)
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}") from None
 
 
 def _quoted(path: Path) -> str:
