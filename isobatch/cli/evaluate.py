@@ -6,7 +6,7 @@ from pathlib import Path
 
 from isobatch.cli.flags import Parser, add_env_flag, whole_number
 from isobatch.errors import UserError
-from isobatch.text import counted
+from isobatch.text import counted, say
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -52,7 +52,7 @@ def evaluate(arguments: list[str]) -> int:
         best=parsed.best,
         env=parsed.env,
     )
-    print(
+    say(
         f"return {result.mean:.2f} +- {result.std:.2f} (mean and standard deviation) over "
         f"{counted(len(result.returns), 'episode')}, from {min(result.returns):.2f} to "
         f"{max(result.returns):.2f}; mean length "

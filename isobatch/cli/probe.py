@@ -28,6 +28,7 @@ from isobatch.recipe import Recipe
 from isobatch.registry import ALGORITHMS
 from isobatch.run import policy
 from isobatch.state import TrainState
+from isobatch.text import say
 
 
 def probe(arguments: list[str]) -> int:
@@ -98,21 +99,21 @@ def probe(arguments: list[str]) -> int:
         raise UserError(f"--batches must be at least 1, got {parsed.batches}")
     policies = _policies(parsed, question)
     for line in warnings(question):
-        print(f"! {line}")
+        say(f"! {line}")
     reason = laboratory.untimed(policies[0].recipe) if question.speed else None
     if reason is not None:
-        print(f"! shapes are not timed: {reason}")
+        say(f"! shapes are not timed: {reason}")
     found: list[Findings] = []
     for each in policies:
-        print(headline(each, parsed.policy), flush=True)
+        say(headline(each, parsed.policy))
         with _progress_bar() as progress:
             findings = laboratory.investigate(each, question, progress=progress)
         found.append(findings)
         for line in answer(findings):
-            print(line)
-        print()
-        print("\n".join(tables(findings)))
-        print(flush=True)
+            say(line)
+        say()
+        say("\n".join(tables(findings)))
+        say()
     folder = Path(parsed.source) if Path(parsed.source).is_dir() else None
     data = record(found, folder.resolve().name if folder else None)
     folder = folder or Path()
@@ -206,7 +207,7 @@ def _write(data: dict[str, Any], path: Path, page: Path) -> None:
             raise UserError(f"there is no folder {each.parent} to write {each.name} to")
     files.save(path, json.dumps(data, allow_nan=False).encode())
     files.save(page, render(data).encode(errors="replace"))
-    print(f"written to {path} and {page}")
+    say(f"written to {path} and {page}")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from isobatch.cli.flags import Parser
+from isobatch.text import say
 
 
 def query(arguments: list[str]) -> int:
@@ -36,5 +37,5 @@ def query(arguments: list[str]) -> int:
 
     from isobatch.study.query import run_query
 
-    print(run_query(parsed.runs, parsed.sql, parsed.out, parsed.allow_files))
+    say(run_query(parsed.runs, parsed.sql, parsed.out, parsed.allow_files))
     return 0

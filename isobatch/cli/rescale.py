@@ -13,7 +13,7 @@ from isobatch.errors import UserError
 from isobatch.recipe import Recipe
 from isobatch.run.store import read_checkpoint, read_metrics
 from isobatch.scaling import FITS, KEEPS, SIZES, Change, Factors, Rescaled, advised_keep
-from isobatch.text import columns, counted, number
+from isobatch.text import columns, counted, number, say
 
 
 def rescale(arguments: list[str]) -> int:
@@ -78,19 +78,19 @@ def rescale(arguments: list[str]) -> int:
         files.save(parsed.write, rescaled.recipe.to_toml().encode())
     if parsed.format is None and not parsed.betas:
         rescaled.warnings.extend(_large_epsilon(recipe, rescaled.recipe, Path(source[0])))
-    print(report(recipe, rescaled, unknown))
+    say(report(recipe, rescaled, unknown))
     if why:
-        print(f"\n--keep {keep} was chosen: {why}")
+        say(f"\n--keep {keep} was chosen: {why}")
     others = other_ways(recipe, sizes, keep, options)
     if others:
-        print("\n" + "\n".join(others))
+        say("\n" + "\n".join(others))
     if exported is not None:
-        print()
-        print(exported.text)
+        say()
+        say(exported.text)
         for line in exported.missing:
-            print(f"! not expressible in {parsed.to}: {line}")
+            say(f"! not expressible in {parsed.to}: {line}")
     if parsed.write is not None:
-        print(f"written to {parsed.write}")
+        say(f"written to {parsed.write}")
     return 0
 
 

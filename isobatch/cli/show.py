@@ -7,6 +7,7 @@ from pathlib import Path
 from isobatch import files
 from isobatch.cli.flags import Parser, load_recipe
 from isobatch.pages import diagram
+from isobatch.text import say
 
 
 def show(arguments: list[str]) -> int:
@@ -28,5 +29,5 @@ def show(arguments: list[str]) -> int:
     recipe = load_recipe(path) if path.exists() or path.suffix == ".toml" else preset(parsed.source)
     if parsed.svg is not None:
         files.save(parsed.svg, diagram.svg(recipe).encode())
-    print(diagram.text(recipe))
+    say(diagram.text(recipe))
     return 0

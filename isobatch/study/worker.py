@@ -18,6 +18,7 @@ from isobatch.recipe import Recipe
 from isobatch.registry import import_for_worker
 from isobatch.run.store import EVALUATIONS
 from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, LeaseLost, Queue, Result, sha256
+from isobatch.text import say
 
 WAIT_SECONDS = 1.0
 """How often to look again where all that is left is in other workers' hands."""
@@ -155,6 +156,6 @@ def main(root: str) -> int:
     try:
         work(root)
     except DiskFull as error:
-        print(error, file=sys.stderr)
+        say(str(error), error=True)
         return DISK_FULL
     return 0
