@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from isobatch.errors import DamagedFile, UserError
+from isobatch.errors import DamagedFile, UserError, is_disk_full
 
 MOST_TEXT = 16 * 2**20
 """Bytes of a recipe, study or other text that a person writes."""
@@ -105,6 +105,13 @@ class Folder:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def tail(self, name: str, most: int) -> bytes:
+        """Return the last bytes of a regular file, at most `most`."""
+        with os.fdopen(_opened(self.path / name, name, os.O_RDONLY, self._fd), "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - most))
+            return file.read(most)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file: there whole, or, whatever happens, as it was."""
@@ -287,6 +294,16 @@ def write(path: str | Path, content: bytes) -> None:
     path = Path(path)
     with Folder(path.parent) as folder:
         folder.write(path.name, content)
+
+
+def save(path: str | Path, content: bytes, what: str = "") -> None:
+    """Write a file that the user named, or say in a line why not; `what` says what it is."""
+    named = f"{what} {path}" if what else str(path)
+    try:
+        write(path, content)
+    except OSError as error:
+        reason = "the disk is full" if is_disk_full(error) else error.strerror
+        raise UserError(f"cannot write {named}: {reason}") from None
 
 
 def _opened(path: Path, name: str | Path, flags: int, directory: int | None) -> int:

@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 
+from isobatch.errors import printable
 from isobatch.estimate import Estimate
+
+
+def say(text: str = "", error: bool = False) -> None:
+    """Print lines for a person; all that commands print goes through here.
+
+    What comes from files may hold control characters, which a terminal would obey: they are spelled
+    out.
+    """
+    print(plain(text), file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def plain(text: str) -> str:
+    """Return lines with their control characters spelled out."""
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
 def number(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 from isobatch import __version__, registry
 from isobatch.errors import UserError, nearest, one_line, system_error
+from isobatch.text import plain, say
 
 USAGE = """usage: isobatch COMMAND ...
 
@@ -56,21 +58,24 @@ COMMANDS = {
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return its exit code (0 done, 2 a mistake of the user's, 130 interrupted)."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # Whatever it cannot encode is spelled out.
+            stream.reconfigure(errors="backslashreplace")
     try:
         with _one_line_warnings():
             return _dispatch(list(arguments))
     except UserError as error:
-        print(f"isobatch: {one_line(error)}", file=sys.stderr)
+        say(f"isobatch: {one_line(error)}", error=True)
         return 2
     except BrokenPipeError:
         return 0
     except OSError as error:
         if error.errno is None:
             raise
-        print(f"isobatch: {system_error(error)}", file=sys.stderr)
+        say(f"isobatch: {system_error(error)}", error=True)
         return 2
     except KeyboardInterrupt:
-        print("isobatch: interrupted", file=sys.stderr)
+        say("isobatch: interrupted", error=True)
         return 130
 
 
@@ -82,7 +87,7 @@ def _one_line_warnings() -> Iterator[None]:
     def formatted(message: Any, category: type[Warning], filename: str, *place: Any) -> str:
         if category is UserWarning and filename.startswith(PACKAGE):
             return f"isobatch: {one_line(message)}\n"
-        return usual(message, category, filename, *place)
+        return plain(usual(message, category, filename, *place))
 
     warnings.formatwarning = formatted
     try:
@@ -95,10 +100,10 @@ def _dispatch(arguments: list[str]) -> int:
     modules, arguments = _imports(arguments)
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("--help", "-h", "help"):
-        print(USAGE, end="")
+        say(USAGE.rstrip())
         return 0
     if command == "--version":
-        print(f"isobatch {__version__}")
+        say(f"isobatch {__version__}")
         return 0
     if command not in COMMANDS:
         raise UserError(f"unknown command {command!r}.{nearest(command, list(COMMANDS))}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from isobatch.cli.flags import Parser
-from isobatch.errors import UserError, printable
-from isobatch.text import columns, counted
+from isobatch.errors import UserError
+from isobatch.text import columns, counted, say
 
 
 def check(arguments: list[str]) -> int:
@@ -29,10 +29,10 @@ def _run(path: Path) -> int:
 
     found = examine(path)
     rows = [("ok" if each.is_whole else "!!", each.name, each.said) for each in found]
-    for line in columns([[printable(word) for word in row] for row in rows]):
-        print(line)
+    for line in columns(rows):
+        say(line)
     wrong = sum(1 for each in found if not each.is_whole)
-    print(f"{path}: {counted(wrong, 'damaged file') if wrong else 'whole'}")
+    say(f"{path}: {counted(wrong, 'damaged file') if wrong else 'whole'}")
     return 1 if wrong else 0
 
 
@@ -50,9 +50,9 @@ def _study(root: Path) -> int:
             except UserError as error:
                 problems.append(str(error))
         for problem in problems:
-            print(printable(f"!! {cell}: {problem}"))
+            say(f"!! {cell}: {problem}")
         wrong += bool(problems)
     done, runs = len(results.having("done")), len(results.records)
     state = f"{counted(wrong, 'run')} damaged or failed" if wrong else "whole"
-    print(f"{root}: {done} of {counted(runs, 'run')} done; {state}")
+    say(f"{root}: {done} of {counted(runs, 'run')} done; {state}")
     return 1 if wrong else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isobatch.cli.flags import Parser
 from isobatch.errors import UserError, nearest
-from isobatch.text import counted
+from isobatch.text import counted, say
 
 
 def envs(arguments: list[str]) -> int:
@@ -21,11 +21,11 @@ def envs(arguments: list[str]) -> int:
 
     listed = families()
     if name is None:
-        print(f"{'family':14} {'ids':>5}  preset")
+        say(f"{'family':14} {'ids':>5}  preset")
         for family, ids in listed.items():
             batch = family_preset(family, ids[0]).batch
             size = f"{batch.shape}, {counted(batch.n_minibatches, 'minibatch', 'minibatches')}"
-            print(f"{family:14} {len(ids):5}  {preset_name(family)}: {size}, e.g. {ids[0]}")
+            say(f"{family:14} {len(ids):5}  {preset_name(family)}: {size}, e.g. {ids[0]}")
         return 0
     found = {
         family: [i for i in ids if name.lower() in family or name.lower() in i.lower()]
@@ -36,5 +36,5 @@ def envs(arguments: list[str]) -> int:
         raise UserError(f"no environment or family matches {name!r}.{nearest(name, everything)}")
     for family, ids in found.items():
         for env_id in ids:
-            print(f"{env_id:44} {family:14} preset {preset_name(family)}")
+            say(f"{env_id:44} {family:14} preset {preset_name(family)}")
     return 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from isobatch.cli.flags import Parser, add_env_flag, whole_between
 from isobatch.plain import LARGEST
-from isobatch.text import counted
+from isobatch.text import counted, say
 
 MOST_EPISODES = 1_000_000
 
@@ -56,7 +56,7 @@ def evaluate(arguments: list[str]) -> int:
         best=parsed.best,
         env=parsed.env,
     )
-    print(
+    say(
         f"return {result.mean:.2f} +- {result.std:.2f} (mean and standard deviation) over "
         f"{counted(len(result.returns), 'episode')}, from {min(result.returns):.2f} to "
         f"{max(result.returns):.2f}; mean length "

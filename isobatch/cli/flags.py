@@ -16,6 +16,7 @@ from isobatch.errors import UserError, shown
 from isobatch.plain import LARGEST
 from isobatch.recipe import Recipe
 from isobatch.registry import ALGORITHMS, OBJECTIVES
+from isobatch.text import plain
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,6 +28,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
         raise UserError(f"{message} (see {self.prog} --help)")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print the help; the defaults in it may come from a recipe's file."""
+        super()._print_message(plain(message), file)
 
 
 class _Help(argparse.HelpFormatter):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from isobatch import envs
+from isobatch import envs, files
 from isobatch.batch import Shape
 from isobatch.cli.flags import Parser, add_env_flag, whole_between
 from isobatch.envs.catalog import require_trusted
@@ -27,8 +27,8 @@ from isobatch.probe.tables import tables
 from isobatch.recipe import Recipe
 from isobatch.registry import ALGORITHMS
 from isobatch.run import policy
-from isobatch.run.store import write_atomically
 from isobatch.state import TrainState
+from isobatch.text import say
 
 MOST_BATCHES, MOST_SAMPLES, MOST_SEED = 1_000, 1 << 24, 1 << 62
 
@@ -99,21 +99,21 @@ def probe(arguments: list[str]) -> int:
     )
     policies = _policies(parsed, question)
     for line in warnings(question):
-        print(f"! {line}")
+        say(f"! {line}")
     reason = laboratory.untimed(policies[0].recipe) if question.speed else None
     if reason is not None:
-        print(f"! shapes are not timed: {reason}")
+        say(f"! shapes are not timed: {reason}")
     found: list[Findings] = []
     for each in policies:
-        print(headline(each, parsed.policy), flush=True)
+        say(headline(each, parsed.policy))
         with _progress_bar() as progress:
             findings = laboratory.investigate(each, question, progress=progress)
         found.append(findings)
         for line in answer(findings):
-            print(line)
-        print()
-        print("\n".join(tables(findings)))
-        print(flush=True)
+            say(line)
+        say()
+        say("\n".join(tables(findings)))
+        say()
     folder = Path(parsed.source) if Path(parsed.source).is_dir() else None
     data = record(found, folder.resolve().name if folder else None)
     folder = folder or Path()
@@ -209,9 +209,9 @@ def _write(data: dict[str, Any], path: Path, page: Path) -> None:
     for each in (path, page):
         if not each.parent.is_dir():
             raise UserError(f"there is no folder {each.parent} to write {each.name} to")
-    write_atomically(path, json.dumps(data, allow_nan=False).encode())
-    write_atomically(page, render(data).encode())
-    print(f"written to {path} and {page}")
+    files.save(path, json.dumps(data, allow_nan=False).encode())
+    files.save(page, render(data).encode(errors="replace"))
+    say(f"written to {path} and {page}")
 
 
 @contextmanager

@@ -7,14 +7,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from isobatch import files
 from isobatch.cli.flags import Parser, load_recipe, positive_number, whole_between
 from isobatch.errors import UserError, printable
 from isobatch.plain import LARGEST
 from isobatch.recipe import Recipe
 from isobatch.recipe.checks import is_finite
-from isobatch.run.store import read_checkpoint, read_metrics, write_atomically
+from isobatch.run.store import read_checkpoint, read_metrics
 from isobatch.scaling import FITS, KEEPS, SIZES, Change, Factors, Rescaled, advised_keep
-from isobatch.text import columns, counted, number
+from isobatch.text import columns, counted, number, say
 
 
 def rescale(arguments: list[str]) -> int:
@@ -77,22 +78,22 @@ def rescale(arguments: list[str]) -> int:
         kept = given if parsed.format == parsed.to else None
         exported = exchange.write(parsed.to, rescaled.recipe, kept)
     if parsed.write is not None:
-        write_atomically(parsed.write, rescaled.recipe.to_toml().encode())
+        files.save(parsed.write, rescaled.recipe.to_toml().encode())
     if parsed.format is None and not parsed.betas:
         rescaled.warnings.extend(_large_epsilon(recipe, rescaled.recipe, Path(source[0])))
-    print(report(recipe, rescaled, unknown))
+    say(report(recipe, rescaled, unknown))
     if why:
-        print(f"\n--keep {keep} was chosen: {why}")
+        say(f"\n--keep {keep} was chosen: {why}")
     others = other_ways(recipe, sizes, keep, options)
     if others:
-        print("\n" + "\n".join(others))
+        say("\n" + "\n".join(others))
     if exported is not None:
-        print()
-        print(exported.text)
+        say()
+        say(exported.text)
         for line in exported.missing:
-            print(f"! not expressible in {parsed.to}: {line}")
+            say(f"! not expressible in {parsed.to}: {line}")
     if parsed.write is not None:
-        print(f"written to {parsed.write}")
+        say(f"written to {parsed.write}")
     return 0
 
 

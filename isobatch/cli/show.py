@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from isobatch import files
 from isobatch.cli.flags import Parser, load_recipe
 from isobatch.pages import diagram
-from isobatch.run.store import write_atomically
+from isobatch.text import say
 
 
 def show(arguments: list[str]) -> int:
@@ -27,6 +28,6 @@ def show(arguments: list[str]) -> int:
     path = Path(parsed.source)
     recipe = load_recipe(path) if path.exists() or path.suffix == ".toml" else preset(parsed.source)
     if parsed.svg is not None:
-        write_atomically(parsed.svg, diagram.svg(recipe).encode())
-    print(diagram.text(recipe))
+        files.save(parsed.svg, diagram.svg(recipe).encode())
+    say(diagram.text(recipe))
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from isobatch.cli.flags import Parser, whole_between
 from isobatch.errors import UserError
 from isobatch.study.checks import MOST_SEEDS
-from isobatch.text import counted, duration, size
+from isobatch.text import counted, duration, say, size
 
 if TYPE_CHECKING:
     from isobatch.study.design import Study
@@ -96,14 +96,14 @@ def _conduct(parsed: Any) -> int:
         return 0
     queue = Queue.create(root, chosen)
     for line in queue.set_aside_damaged():
-        print(f"damaged, to be run again: {line}")
+        say(f"damaged, to be run again: {line}")
     if parsed.retry_failed:
-        print(f"{counted(queue.retry_failed(), 'failed run')} to run again, from scratch")
+        say(f"{counted(queue.retry_failed(), 'failed run')} to run again, from scratch")
     outcome = conduct(queue, _executor(parsed, root, workers), workers, choose_view(parsed.quiet))
     for cell, reason in outcome.failed.items():
-        print(f"failed: {cell}: {reason}")
+        say(f"failed: {cell}: {reason}")
     if outcome.left:
-        print(
+        say(
             f"stopped with {counted(outcome.left, 'run')} left; run the same command again to "
             "continue"
         )
@@ -134,15 +134,15 @@ def _finish(root: Path, failed: bool, out: Path | None = None) -> int:
         records = results.having(outcome)
         if records:
             first = records[0]
-            print(
+            say(
                 f"{counted(len(records), 'run')} {outcome}, not in the results; the first: "
                 f"{first.cell}: {first.problem}"
             )
     _say_unscaled(results)
     for verdict in verdicts(results):
-        print(f"{verdict.claim.text}\n  {verdict.sentence}")
+        say(f"{verdict.claim.text}\n  {verdict.sentence}")
     done = len(results.having("done"))
-    print(f"report of {done} of {counted(len(results.records), 'run')}: {page}")
+    say(f"report of {done} of {counted(len(results.records), 'run')}: {page}")
     return 1 if failed else 0
 
 
@@ -151,7 +151,7 @@ def _say_unscaled(results: Results) -> None:
     from isobatch.study.scores import not_normalised
 
     if results.unscaled:
-        print(f"{not_normalised(results.unscaled)}. Until then arms are compared by rank.")
+        say(f"{not_normalised(results.unscaled)}. Until then arms are compared by rank.")
 
 
 def _list() -> int:
@@ -159,14 +159,14 @@ def _list() -> int:
 
     for name in preset_names():
         laptop = load(name)
-        print(f"{name}: {laptop.title}")
+        say(f"{name}: {laptop.title}")
         runs = (
             f"{counted(len(laptop.arms), 'arm')} x {counted(len(laptop.envs), 'environment')} x "
             f"{counted(len(laptop.seeds), 'seed')}"
         )
-        print(f"  {runs}, {laptop.budget:,} env steps each: {', '.join(laptop.arms)}")
+        say(f"  {runs}, {laptop.budget:,} env steps each: {', '.join(laptop.arms)}")
         for claim in laptop.claims:
-            print(f"  claim: {claim.text} ({claim.source})")
+            say(f"  claim: {claim.text} ({claim.source})")
     return 0
 
 
@@ -179,11 +179,11 @@ def _show_plan(chosen: Study, workers: int, root: Path, quiet: bool) -> None:
     needed = sum(cost.bytes for cost in costs.values()) * count
     if not quiet:
         runs = counted(len(chosen.cells), "run")
-        print(f"{chosen.name}: {runs} of {chosen.budget:,} environment steps")
+        say(f"{chosen.name}: {runs} of {chosen.budget:,} environment steps")
         for (arm, env), cost in costs.items():
             seeds, each = counted(count, "seed"), duration(cost.seconds)
-            print(f"  {arm:24} {env:24} {seeds}, about {each} each")
-        print(
+            say(f"  {arm:24} {env:24} {seeds}, about {each} each")
+        say(
             f"estimated cost: {duration(seconds)} with {counted(workers, 'parallel run')}, "
             f"{size(needed)} in {root} (from a few timed steps of every arm on this machine)"
         )

@@ -10,7 +10,7 @@ from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError
 from isobatch.presets import preset
 from isobatch.recipe import Recipe, refuse_batch_size
-from isobatch.text import counted
+from isobatch.text import counted, say
 
 if TYPE_CHECKING:
     from isobatch.run.training import Run
@@ -114,14 +114,14 @@ def _report(run: Run) -> int:
     last = rows[-1] if rows else {}
     steps = last.get("env_steps", 0)
     if run.interrupted:
-        print(f"stopped at {steps:,} env steps; continue with: isobatch resume {run.path}")
+        say(f"stopped at {steps:,} env steps; continue with: isobatch resume {run.path}")
         return 130
     score = last.get("episode_return")
     learned = "no episode ended"
     if score is not None:
         episodes = counted(min(last["episodes"], 100), "episode")
         learned = f"mean return {score:.2f} over the last {episodes}"
-    print(
+    say(
         f"{run.recipe.env}: {learned} after {steps:,} env steps in {last.get('seconds', 0):.1f} s; "
         f"saved in {run.path}"
     )

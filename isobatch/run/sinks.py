@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import UserError, one_line
 from isobatch.recipe import Recipe
-from isobatch.text import counted, size
+from isobatch.text import counted, plain, say, size
 
 if TYPE_CHECKING:
     from isobatch.run.store import RunDirectory
@@ -80,10 +80,10 @@ class Sinks(Sink):
                 if place not in self._failed:
                     self._failed.add(place)
                     reason = f"{type(error).__name__}: {one_line(error)}"
-                    print(
+                    say(
                         f"isobatch: the sink {_name(sink)} failed ({reason}); training continues, "
                         "further errors of this sink are not shown",
-                        file=sys.stderr,
+                        error=True,
                     )
 
 
@@ -103,19 +103,19 @@ class Lines(Sink):
 
     def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
         """Say what runs and where."""
-        print(f"{headline(recipe)} -> {path}", flush=True)
+        say(f"{headline(recipe)} -> {path}")
         self._total, self._last = recipe.total_timesteps, 0.0
 
     def row(self, row: dict[str, Any]) -> None:
         """Print a line if the last one is old enough."""
         if self._due() or row.get("reshaped"):
             done = f"{row['env_steps']:>10,} / {self._total:,} env steps"
-            print(f"{done}  {readings(row)}", flush=True)
+            say(f"{done}  {readings(row)}")
 
     def note(self, text: str) -> None:
         """Print a line if the last one is old enough."""
         if self._due():
-            print(f"{'':>10}   {text}", flush=True)
+            say(f"{'':>10}   {text}")
 
     def _due(self) -> bool:
         now = time.monotonic()
@@ -131,15 +131,17 @@ class ProgressBar(Sink):
     def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
         """Put up the bar."""
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         console = Console()
-        console.print(f"[bold]{headline(recipe)}[/bold] -> {path}", highlight=False)
+        shown = escape(plain(headline(recipe))), escape(plain(path))
+        console.print("[bold]{}[/bold] -> {}".format(*shown), highlight=False)
         self._progress = Progress(
             BarColumn(bar_width=20),
             TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[readings]}"),
+            TextColumn("{task.fields[readings]}", markup=False),
             console=console,
         )
         self._task = self._progress.add_task(
@@ -153,7 +155,7 @@ class ProgressBar(Sink):
 
     def note(self, text: str) -> None:
         """Show it in place of the readings."""
-        self._progress.update(self._task, readings=text)
+        self._progress.update(self._task, readings=plain(text))
 
     def stop(self) -> None:
         """Leave the last state on the screen."""

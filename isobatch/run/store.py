@@ -26,7 +26,6 @@ from typing import Any, BinaryIO, Literal
 
 from torch import Tensor
 
-from isobatch import files
 from isobatch.errors import DamagedFile, InUse, UserError, understanding
 from isobatch.files import Folder, Mark
 from isobatch.recipe import Recipe
@@ -37,7 +36,7 @@ __all__ = [
     "CLOCK_COLUMNS", "EVALUATIONS", "METRICS", "Checkpoint", "RunDirectory", "iterations_saved",
     "kept_policies",
     "read_checkpoint", "read_evaluations", "read_metrics", "read_policy", "read_sealed",
-    "refuse_foreign", "refuse_taken", "safe_name", "write_atomically", "write_sealed",
+    "refuse_foreign", "refuse_taken", "safe_name", "write_sealed",
 ]  # fmt: skip
 
 CLOCK_COLUMNS = ("seconds", "steps_per_second", "time", "probe_seconds")
@@ -50,8 +49,6 @@ GROWN = re.compile(r"(actions|phase)-[0-9]+\.bin")
 """Files that exact resuming needs."""
 OF_A_RUN = (METRICS, EVALUATIONS, "policy.safetensors", "policies", "checkpoints")
 """What training writes into a run directory, beside the recipe."""
-
-write_atomically = files.write
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import signal
 import threading
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import DamagedFile, UserError
+from isobatch.files import Folder
 from isobatch.study.design import Cell
 from isobatch.study.executors import Executor, Worker
 from isobatch.study.live import Progress, View
@@ -37,7 +37,7 @@ class StudyState:
 
 def conduct(queue: Queue, executor: Executor, workers: int, view: View) -> StudyState:
     """Run a study's cells; Ctrl-C (or SIGTERM) stops the workers after their iteration."""
-    with _only_driver(queue.root), _terminate_as_interrupt():
+    with _only_driver(queue), _terminate_as_interrupt():
         crew: list[Worker] = []
         view.start(queue)
         try:
@@ -122,15 +122,15 @@ class Watch:
 
 
 def last_row(run: Path) -> dict[str, Any]:
-    """Return the last whole row of a run's metrics without reading all of it; {} if none."""
+    """Return the numbers in the last whole row of a run's metrics, not reading all; {} if none."""
     try:
-        with open(run / "metrics.jsonl", "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 8192))
-            lines = file.read().split(b"\n")
-        return json.loads(lines[-2]) if len(lines) > 1 else {}
-    except (OSError, ValueError):
+        with Folder(run) as folder:
+            lines = folder.tail("metrics.jsonl", 8192).split(b"\n")
+        row = json.loads(lines[-2]) if len(lines) > 1 else {}
+    except (OSError, ValueError, RecursionError):
         return {}
+    values = row.items() if isinstance(row, dict) else ()
+    return {name: value for name, value in values if isinstance(value, int | float)}
 
 
 @contextmanager
@@ -147,11 +147,12 @@ def _terminate_as_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def _only_driver(root: Path) -> Iterator[None]:
-    """Refuse a second driver of the same study on this machine."""
-    with open(root / "queue" / ".driver", "w") as file:
+def _only_driver(queue: Queue) -> Iterator[None]:
+    """Refuse a second driver of the same study on this machine, while there is anything to run."""
+    with Folder(queue.root / "queue") as folder, folder.lock_file(".driver") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(f"{root} is already being run by another process") from None
+            if not queue.is_finished:
+                raise UserError(f"{queue.root} is already being run by another process") from None
         yield

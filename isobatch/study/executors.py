@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from isobatch.errors import UserError
+from isobatch.files import Folder
 from isobatch.registry import IMPORTS
+from isobatch.study.child import STOP_SECONDS
 from isobatch.study.worker import DISK_FULL, work
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 OWN_RAY = {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ask for a token, and listen on loopback only, which Ray ties to this setting on every system."""
-STOP_SECONDS = 60.0
-"""How long a worker asked to stop may take to finish its iteration and write its checkpoint."""
 
 
 class Ending(NamedTuple):
@@ -79,13 +79,16 @@ class LocalExecutor:
 
 
 class LocalWorker:
-    """A process; it stops by itself if the one that started it dies."""
+    """A process; it stops by itself if the one that started it dies.
+
+    To be started from a thread that outlives it: Linux takes that thread's end for its parent's.
+    """
 
     def __init__(self, root: Path, log: Path) -> None:
         self._log = log
-        with log.open("wb") as output:
+        with Folder(log.parent) as folder, folder.append_to(log.name) as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "isobatch.study.worker", str(root)],
+                [sys.executable, "-m", "isobatch.study.child", str(os.getpid()), str(root)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

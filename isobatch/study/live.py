@@ -11,7 +11,7 @@ import numpy as np
 
 from isobatch.study.design import Cell
 from isobatch.study.queue import Queue, Status
-from isobatch.text import duration
+from isobatch.text import duration, plain, say
 
 LINE_SECONDS = 30.0
 """Plain output gets a line about this often, and one for every run that ends."""
@@ -102,14 +102,14 @@ class Lines:
             if status in ("done", "failed") and cell not in self._known:
                 self._known.add(cell)
                 score = f": {progress.scores[cell]:.4g}" if cell in progress.scores else ""
-                print(f"{status:6} {cell}{score}", flush=True)
+                say(f"{status:6} {cell}{score}")
         if time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
-            print(progress.headline, flush=True)
+            say(progress.headline)
 
     def note(self, text: str) -> None:
         """Print it."""
-        print(text, flush=True)
+        say(text)
 
     def stop(self) -> None:
         """Do nothing."""
@@ -133,23 +133,25 @@ class Table:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        table = RichTable(title=escape(self._study.name), title_justify="left")
+        table = RichTable(title=escape(plain(self._study.name)), title_justify="left")
         table.add_column("arm")
         for env in self._study.envs:
-            table.add_column(escape(env), justify="right")
+            table.add_column(escape(plain(env)), justify="right")
         for arm in self._study.arms:
             cells = [progress.partial(arm, env) for env in self._study.envs]
-            table.add_row(escape(arm), *cells)
+            table.add_row(escape(plain(arm)), *cells)
         under_way = [
             f"  {cell}: {row.get('env_steps', 0) / self._study.budget:4.0%}"
             + (f", return {row['episode_return']:.4g}" if row.get("episode_return") else "")
             for cell, row in progress.running.items()
         ]
-        self._live.update(Group(table, Text(progress.headline), *map(Text, under_way)))
+        self._live.update(
+            Group(table, Text(progress.headline), *(Text(plain(line)) for line in under_way))
+        )
 
     def note(self, text: str) -> None:
         """Print it above the table."""
-        self._live.console.print(text, markup=False, highlight=False)
+        self._live.console.print(plain(text), markup=False, highlight=False)
 
     def stop(self) -> None:
         """Leave the last state on the screen."""

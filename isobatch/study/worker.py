@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import signal
 import sys
@@ -19,6 +18,7 @@ from isobatch.recipe import Recipe
 from isobatch.registry import import_for_worker
 from isobatch.run.store import EVALUATIONS
 from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, LeaseLost, Queue, Result, sha256
+from isobatch.text import say
 
 WAIT_SECONDS = 1.0
 """How often to look again where all that is left is in other workers' hands."""
@@ -149,30 +149,13 @@ def _last_line() -> str:
     return f"{name}: {' '.join(str(error).split())} ({Path(place.filename).name}:{place.lineno})"
 
 
-def _end_with_parent() -> None:
-    """Stop, as if asked to, once the process that started this one is gone."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def main() -> int:
-    """Be a local worker process: isobatch.study.worker ROOT."""
-    _end_with_parent()
+def main(root: str) -> int:
+    """Be a local worker process."""
     # Between runs there is nothing to save; within one the training loop takes the signal over.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        work(sys.argv[1])
+        work(root)
     except DiskFull as error:
-        print(error, file=sys.stderr)
+        say(str(error), error=True)
         return DISK_FULL
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,6 +4,8 @@ import itertools
 import json
 import math
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -410,6 +412,33 @@ def test_the_same_study_gives_the_same_page(tmp_path):
     assert report.write(tmp_path / "study", tmp_path / "other.html").read_bytes() == first
     with pytest.raises(UserError, match="cannot write the report"):
         report.write(tmp_path / "study", tmp_path / "absent" / "page.html")
+
+
+def test_pages_written_at_the_same_time_are_whole(tmp_path, monkeypatch):
+    # Making the page takes far longer than writing it: two drivers would rarely meet there.
+    monkeypatch.setattr("isobatch.study.report.page.render", lambda root: "page" * 100_000)
+    together = threading.Barrier(2, timeout=60)
+
+    def write_often():
+        for _ in range(50):
+            together.wait()
+            report.write(tmp_path)
+
+    with ThreadPoolExecutor(2) as pool:
+        for each in [pool.submit(write_often) for _ in range(2)]:
+            each.result()
+    assert (tmp_path / "report.html").read_text() == "page" * 100_000
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_page_takes_a_links_place(tmp_path, monkeypatch):
+    monkeypatch.setattr("isobatch.study.report.page.render", lambda root: "page")
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / ".report.html.new").symlink_to("victim")
+    (tmp_path / "report.html").symlink_to("victim")
+    report.write(tmp_path)
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert (tmp_path / "report.html").read_text() == "page"
 
 
 def test_command_of_a_preset():

@@ -1,3 +1,5 @@
+import fcntl
+
 import pytest
 from fakes import finish_study
 
@@ -172,3 +174,34 @@ def test_presets_are_listed_with_their_claims(capsys):
     assert code == 0
     assert "n-vs-t" in out
     assert "arXiv 2506.03404" in out
+
+
+def test_a_second_driver_of_a_finished_study_reports_it_too(file, tmp_path, capsys):
+    root = tmp_path / "study"
+    queue = finish_study(root, from_toml(TOML, "small"), lambda cell: 100.0 + cell.seed)
+    with (queue.root / "queue" / ".driver").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        code, out, _ = isobatch(capsys, "study", file, "--out", root, "--quiet")
+    assert code == 0
+    assert "report of 6 of 6 runs" in out
+    assert (root / "report.html").read_text().endswith("</html>")
+
+
+@pytest.mark.parametrize("where", ["missing/page.html", "/proc/page.html", "folder"])
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path, capsys, where):
+    root = tmp_path / "study"
+    finish_study(root, from_toml(TOML, "small"), lambda cell: 100.0 + cell.seed)
+    (tmp_path / "folder").mkdir()
+    code, out, err = isobatch(capsys, "report", root, "--out", tmp_path / where)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith(f"isobatch: cannot write the report {tmp_path / where}: ")
+
+
+@pytest.mark.parametrize("where", ["missing/batch.svg", "/proc/batch.svg", "folder"])
+def test_an_image_that_cannot_be_written_is_one_line(tmp_path, capsys, where):
+    (tmp_path / "folder").mkdir()
+    code, out, err = isobatch(capsys, "show", "CartPole-v1", "--svg", tmp_path / where)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith(f"isobatch: cannot write {tmp_path / where}: ")

@@ -127,6 +127,25 @@ def test_two_drivers_of_one_study_are_refused(tmp_path):
         held.stdout.close()
 
 
+MALFORMED = {
+    "list": b"[1]\n",
+    "texts": b'{"env_steps": "many", "episode_return": {}}\n',
+    "deep": b"[" * 4000 + b"\n",
+    "not UTF-8": b"\xff\n",
+}
+
+
+@pytest.mark.parametrize("malformed", MALFORMED)
+def test_metrics_that_no_run_writes_are_not_shown(tmp_path, malformed):
+    (tmp_path / "metrics.jsonl").write_bytes(MALFORMED[malformed])
+    assert last_row(tmp_path) == {}
+
+
+def test_what_is_no_file_of_metrics_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    assert last_row(tmp_path) == {}
+
+
 class Broken:
     """An executor whose workers end in an error before they work."""
 

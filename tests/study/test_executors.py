@@ -1,5 +1,7 @@
+import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +13,7 @@ from isobatch.study.design import from_toml
 from isobatch.study.driver import conduct
 from isobatch.study.executors import LocalExecutor, RayExecutor, SlurmExecutor
 from isobatch.study.live import Silent
-from isobatch.study.queue import Queue
+from isobatch.study.queue import Queue, process_start
 from isobatch.study.worker import DISK_FULL
 
 TOML = """
@@ -106,6 +108,54 @@ def test_missing_extras_say_how_to_get_them(queue, monkeypatch):
     os.environ.update(before)
 
 
+def _drive(root, pids):
+    """Be a driver: start a worker and wait to be killed."""
+    pids.send(LocalExecutor().start(root).process.pid)
+    time.sleep(60)
+
+
+def _running(pid):
+    return process_start(pid) != ""
+
+
+# From before the worker's first instruction to the middle of its run.
+@pytest.mark.parametrize("delay", [0.0, 0.005, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0])
+def test_no_worker_outlives_its_driver(tmp_path, delay):
+    long = from_toml(TOML.replace("budget = 512", "budget = 10_000_000"), "long")
+    queue = Queue.create(tmp_path / "study", long)
+    fork = multiprocessing.get_context("fork")
+    received, sent = fork.Pipe(duplex=False)
+    driver = fork.Process(target=_drive, args=(queue.root, sent))
+    driver.start()
+    worker = received.recv()
+    time.sleep(delay)
+    driver.kill()
+    driver.join()
+    deadline = time.monotonic() + 5
+    while _running(worker) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    outlived = _running(worker)
+    if outlived:
+        os.kill(worker, signal.SIGKILL)
+    assert not outlived
+
+
+def test_a_worker_whose_driver_is_dead_already_does_nothing(queue):
+    command = [sys.executable, "-m", "isobatch.study.child", "1", str(queue.root)]
+    assert subprocess.run(command, timeout=60).returncode == 0
+    assert set(queue.states().values()) == {"free"}
+
+
+def test_a_workers_log_follows_no_link(queue, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (queue.root / "logs").mkdir()
+    (queue.root / "logs" / f"worker-{os.getpid()}-1.log").symlink_to(victim)
+    with pytest.raises(UserError, match="symbolic link"):
+        LocalExecutor().start(queue.root)
+    assert victim.read_text() == "mine"
+
+
 FULL = """
 import errno, sys
 import isobatch.study.worker as worker
@@ -114,7 +164,7 @@ def full(claim):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 worker._train = full
-sys.exit(worker.main())
+sys.exit(worker.main(sys.argv[1]))
 """
 
 
