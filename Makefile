@@ -29,11 +29,11 @@ demo: install
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
 
-# What may happen to files, at length: 10,000 damaged ones are read instead of some hundred.
-FAULTS := tests/fuzz
+# At length: 10,000 damaged files, a kill at every file operation, 200 runs in one process.
+FAULTS := tests/fuzz tests/faults tests/test_faults.py tests/test_damage.py tests/test_exact.py tests/test_kill.py
 
 test-faults: $(VENV)/.test
-	ISOBATCH_FUZZ=10000 $(BIN)/python -m pytest -n 2 $(FAULTS)
+	ISOBATCH_FUZZ=10000 ISOBATCH_KILL_STRIDE=1 ISOBATCH_RUNS=200 $(BIN)/python -m pytest -n 2 $(FAULTS)
 
 # pyright reads the tests too, and what they import.
 lint: $(VENV)/.test $(VENV)/.lint

@@ -20,7 +20,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -29,8 +29,21 @@ from torch import Tensor
 from isobatch.errors import DamagedFile, InUse, UserError, understanding
 from isobatch.files import Folder, Mark
 from isobatch.recipe import Recipe
-from isobatch.run.rows import Rows, mark_of, parsed, read_rows
-from isobatch.run.sealed import Sealed, read_in, read_sealed, sealed, write_sealed
+from isobatch.run.reading import (
+    EVALUATIONS,
+    METRICS,
+    iterations_saved,
+    kept_policies,
+    number,
+    numbered,
+    read_checkpoint,
+    read_evaluations,
+    read_metrics,
+    read_policy,
+    refuse_foreign,
+)
+from isobatch.run.rows import Rows, mark_of, parsed
+from isobatch.run.sealed import read_in, read_sealed, sealed, write_sealed
 
 __all__ = [
     "CLOCK_COLUMNS", "EVALUATIONS", "METRICS", "Checkpoint", "RunDirectory", "iterations_saved",
@@ -42,9 +55,6 @@ __all__ = [
 CLOCK_COLUMNS = ("seconds", "steps_per_second", "time", "probe_seconds")
 """Metrics that depend on the clock; all others are the same for the same recipe."""
 KEPT_CHECKPOINTS = 2
-METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
-SEALED = re.compile(r"([0-9]{1,18})\.safetensors")
-"""Names of checkpoints and of kept policies: iterations, or environment steps."""
 GROWN = re.compile(r"(actions|phase)-[0-9]+\.bin")
 """Files that exact resuming needs."""
 OF_A_RUN = (METRICS, EVALUATIONS, "policy.safetensors", "policies", "checkpoints")
@@ -189,10 +199,10 @@ class RunDirectory:
             name = f"{iterations:09d}.safetensors"
             folder.write(name, sealed(tensors, data))
             self._needed[name] = set(needed)
-            for old in _numbered(folder)[:-KEPT_CHECKPOINTS]:
+            for old in numbered(folder)[:-KEPT_CHECKPOINTS]:
                 folder.remove(old)
                 self._needed.pop(old, None)
-            kept = _numbered(folder)
+            kept = numbered(folder)
         if set(kept) <= set(self._needed):  # What an earlier sitting's needs is not known.
             needs = set().union(*self._needed.values())
             for name in self._folder.names():
@@ -208,7 +218,7 @@ class RunDirectory:
         if not self._folder.has("checkpoints"):
             return self._refuse_to_start_over(skipped)
         with self._folder.folder("checkpoints") as folder:
-            for name in reversed(_numbered(folder)):
+            for name in reversed(numbered(folder)):
                 try:
                     path = folder.path / name
                     tensors, numbers = read_in(folder, name)
@@ -230,8 +240,8 @@ class RunDirectory:
         if self._folder.has("policies"):
             with self._folder.folder("policies") as folder:
                 folder.sweep()
-                for name in _numbered(folder):
-                    if _number(name) > checkpoint.numbers["counters"]["env_steps"]:
+                for name in numbered(folder):
+                    if number(name) > checkpoint.numbers["counters"]["env_steps"]:
                         folder.remove(name)
 
     def set_aside(self) -> str | None:
@@ -302,51 +312,6 @@ class RunDirectory:
         )
 
 
-def refuse_foreign(data: dict[str, Any], recipe: Recipe, path: Path) -> None:
-    """Raise `DamagedFile` where a sealed file belongs to a run of another recipe.
-
-    The budget and what belongs to the machine may be others.
-    """
-    if "recipe" not in data:
-        return  # Earlier versions did not say.
-    own = Recipe.from_toml(data["recipe"], f"the recipe in {path}")
-    free = {"total_timesteps", *(each.name for each in fields(recipe.machine))}
-    other = [
-        name
-        for name, value in recipe.values.items()
-        if name not in free and own.values.get(name) != value
-    ]
-    if other:
-        raise DamagedFile(
-            f"{path} was written with another recipe: {other[0]} was "
-            f"{own.values.get(other[0])!r}, recipe.toml has {recipe.values[other[0]]!r}"
-        )
-
-
-def iterations_saved(path: str | Path) -> int:
-    """Return the iterations of a run's newest checkpoint, whole or not; 0 where there is none."""
-    with (
-        suppress(FileNotFoundError, DamagedFile),
-        Folder(path) as run,
-        run.folder("checkpoints") as folder,
-    ):
-        return max((_number(name) for name in _numbered(folder)), default=0)
-    return 0
-
-
-def read_checkpoint(path: str | Path) -> dict[str, Tensor] | None:
-    """Return the tensors of a run's newest whole checkpoint, None where there is none."""
-    with (
-        suppress(FileNotFoundError, DamagedFile),
-        Folder(path) as run,
-        run.folder("checkpoints") as folder,
-    ):
-        for name in reversed(_numbered(folder)):
-            with suppress(DamagedFile):
-                return read_in(folder, name)[0]
-    return None
-
-
 def refuse_taken(path: Path) -> None:
     """Refuse an output directory that holds anything."""
     try:
@@ -358,66 +323,9 @@ def refuse_taken(path: Path) -> None:
         raise UserError(f"cannot make the run directory {path}: {error.strerror}") from None
 
 
-def read_metrics(path: str | Path, most: int | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a run's metrics.jsonl; a half-written last line is left out.
-
-    With `most`, about that many rows evenly spread, the last among them: enough to draw a curve.
-    """
-    with Folder(path) as folder:
-        return read_rows(folder, METRICS, most)
-
-
-def read_evaluations(path: str | Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's evaluations, one a mark; none where it has not been evaluated."""
-    with Folder(path) as folder:
-        return read_rows(folder, EVALUATIONS) if folder.has(EVALUATIONS) else []
-
-
-def kept_policies(path: str | Path) -> dict[int, Path]:
-    """Return the policies kept in the course of a run, by their environment steps."""
-    with Folder(path) as run:
-        if not run.has("policies"):
-            return {}
-        with run.folder("policies") as folder:
-            return {_number(name): folder.path / name for name in _numbered(folder)}
-
-
-def read_policy(path: str | Path, at: float | None = None, best: bool = False) -> Sealed:
-    """Return tensors and description of a run's last policy, of that nearest `at`, or the best.
-
-    `at` is a fraction of the run's budget.
-    """
-    file = Path(path) / ("policies/best.safetensors" if best else "policy.safetensors")
-    if best and not file.is_file():
-        raise UserError(
-            f"{path} has no best policy: it was not evaluated while training (--eval-marks)"
-        )
-    if not file.is_file():
-        raise UserError(f"{path} holds no policy yet: there is no policy.safetensors in it")
-    recipe = Recipe.load(Path(path) / "recipe.toml")
-    last = read_sealed(file)
-    with understanding(str(file)):
-        if at is not None:
-            wanted = at * recipe.total_timesteps
-            policies = kept_policies(path) | {last[1]["env_steps"]: file}
-            file = policies[min(policies, key=lambda steps: abs(steps - wanted))]
-            last = read_sealed(file)
-        refuse_foreign(last[1], recipe, file)
-    return last
-
-
 def safe_name(text: str) -> str:
     """Return `text` with everything but letters, digits, dot and dash made a dash."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-") or "run"
-
-
-def _numbered(folder: Folder) -> list[str]:
-    """Return the sealed files that are named by a number, in its order."""
-    return sorted((name for name in folder.names() if SEALED.fullmatch(name)), key=_number)
-
-
-def _number(name: str) -> int:
-    return int(name.partition(".")[0])
 
 
 def _sweep_beside(path: Path) -> None:
