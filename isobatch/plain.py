@@ -45,9 +45,9 @@ def from_toml(text: str, source: str) -> dict[str, Any]:
         raise _malformed(source, "TOML", error, _toml_line(error, text)) from None
     except RecursionError:
         raise _too_deep(source) from None
-    except ValueError as error:  # A number of thousands of digits, a month 13.
-        raise _malformed(source, "TOML", error) from None
-    return _checked(data, source)
+    except ValueError:  # Python makes no number of thousands of digits.
+        raise _too_large(_long_line(source, text)) from None
+    return _checked(data, source, text)
 
 
 def from_json(text: str, source: str) -> Any:
@@ -103,8 +103,10 @@ def from_yaml(text: str, source: str) -> Any:
         raise _malformed(source, "YAML", said, mark.line + 1 if mark else None) from None
     except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError) as error:
         # What PyYAML's own constructors meet in `!!bool perhaps` or a number of 5,000 digits.
+        if "int_max_str_digits" in str(error):
+            raise _too_large(_long_line(source, text)) from None
         raise _malformed(source, "YAML", error) from None
-    return _checked(data, source)
+    return _checked(data, source, text)
 
 
 def literal(text: str) -> Any:
@@ -133,6 +135,18 @@ def _too_deep(source: str) -> UserError:
     return UserError(f"{source}: more than {DEEPEST} tables or lists in each other")
 
 
+def _too_large(place: str, name: str = "") -> UserError:
+    return UserError(f"{place}: {name}a number of more than 64 bits")
+
+
+def _long_line(source: str, text: str) -> str:
+    """Return where a number too long for 64 bits stands."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if re.search(r"[\da-fA-F][\da-fA-F_]{15}", line):
+            return f"{source}, line {number}"
+    return source
+
+
 def _toml_line(error: Exception, text: str) -> int:
     """Return the line of a parser's message, which ends '(at line 3, column 5)' or at the end."""
     match = re.search(r"\(at line (\d+), column \d+\)$", str(error))
@@ -154,7 +168,7 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _checked(data: Any, source: str) -> Any:
+def _checked(data: Any, source: str, text: str = "") -> Any:
     """Return the data if it is plain: walked without recursion, whatever it holds."""
     left: list[tuple[Any, int, str]] = [(data, 0, "")]
     while left:
@@ -166,8 +180,7 @@ def _checked(data: Any, source: str) -> Any:
         elif isinstance(value, list | tuple):
             left.extend((each, depth + 1, name) for each in value)
         elif isinstance(value, int) and not -LARGEST <= value < LARGEST:
-            place = f"{source}: {shown(name)}" if name else source
-            raise UserError(f"{place} is a number of more than 64 bits")
+            raise _too_large(_long_line(source, text), f"{shown(name)} is " if name else "")
     return data
 
 
@@ -206,7 +219,7 @@ def _children(node: Any) -> Iterator[Any]:
 def _refuse_tag(node: Any, place: str) -> None:
     tag = node.tag.removeprefix("tag:yaml.org,2002:")
     if tag not in YAML_TAGS:
-        raise UserError(f"{place}: the tag {shown(tag)} is not read")
+        raise UserError(f"{place}: not valid YAML: the tag {shown(tag)} is not read")
     if tag != "map" or not isinstance(node.value, list):
         return
     seen: set[str] = set()

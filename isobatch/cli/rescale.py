@@ -217,7 +217,7 @@ def _large_epsilon(recipe: Recipe, rescaled: Recipe, path: Path) -> list[str]:
     if factors.opt == 1 or not path.is_dir() or recipe.optimizer.optimizer == "sgd":
         return []
     tensors = read_checkpoint(path)
-    if tensors is None:
+    if tensors is None or "optimizer.square" not in tensors:
         return []
     square = tensors["optimizer.square"]
     if "optimizer.count" in tensors:  # Adam's, without the bias of its start.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from isobatch.batch import Shape
-from isobatch.errors import UserError
+from isobatch.errors import UserError, shown
 from isobatch.pages.figures import Figure
 from isobatch.pages.page import fill
 from isobatch.probe import figures
@@ -18,9 +18,10 @@ from isobatch.run.store import safe_name
 
 def render(data: dict[str, Any]) -> str:
     """Return the page of a probe, given what `probe.json` holds."""
-    if data["format"] != FORMAT:
+    found = data.get("format") if isinstance(data, dict) else None
+    if found != FORMAT:
         raise UserError(
-            f"a probe recorded in format {data['format']}, of which this version reads {FORMAT}: "
+            f"a probe recorded in format {shown(found)}, of which this version reads {FORMAT}: "
             "probe again"
         )
     source = data["source"]

@@ -141,6 +141,13 @@ def test_parts_of_the_noise_are_named_and_what_cannot_be_estimated_is_not_a_numb
     assert "4x32 32 0.6100 [0.2000, 0.9000] 0.5000" in page.words
 
 
+@pytest.mark.parametrize("data", [{}, [], None, {"format": "\x1b[2J"}, {"format": 10**5000}])
+def test_what_is_no_record_is_refused_in_a_line(data):
+    with pytest.raises(UserError, match=r"recorded in format .*: probe again") as caught:
+        render(data)
+    assert str(caught.value).isprintable()
+
+
 def test_a_record_of_another_format_is_refused_in_a_line():
     data = made_up() | {"format": 1}
     with pytest.raises(UserError, match="recorded in format 1, of which this version reads 2") as e:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from isobatch import files
 from isobatch.errors import UserError
 from isobatch.pages.figures import Figure, rounded
 from isobatch.pages.page import fill, number
@@ -202,7 +203,7 @@ def _recipe(study: Study, record: Record) -> str:
     """Return a run's recipe without its seed: as it was run, else as it would be."""
     try:
         if record.outcome == "done":
-            text = (record.path / "recipe.toml").read_text(encoding="utf-8")
+            text = files.read_text(record.path / "recipe.toml")
         else:
             text = study.recipe(record.cell).to_toml()
     except UserError as error:

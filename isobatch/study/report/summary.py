@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from isobatch.batch import Shape
 from isobatch.errors import UserError
 from isobatch.estimate import Estimate
 from isobatch.pages.figures import Band
+from isobatch.recipe import Recipe
 from isobatch.study.design import Cell
 from isobatch.study.results import Results
 from isobatch.study.stats import (
@@ -189,9 +189,7 @@ def _shapes(results: Results, arm: str) -> set[Shape]:
     """Return the shapes that the arm's runs had."""
     seed = results.seeds(list(results.study.arms))[0]
     paths = [results.records[Cell(arm, env, seed)].path for env in results.study.envs]
-    texts = [(path / "recipe.toml").read_text(encoding="utf-8") for path in paths]
-    batches = [tomllib.loads(text)["batch"] for text in texts]
-    return {Shape(batch["n_envs"], batch["n_steps"]) for batch in batches}
+    return {Recipe.load(path / "recipe.toml").batch.shape for path in paths}
 
 
 def _estimate(array: Floats, statistic: Callable[[Floats], float]) -> Estimate:
