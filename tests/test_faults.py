@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from failing_envs import Failing
-from probe_envs import Counter
+from probe_envs import Counter, TensorCounter
 
 import isobatch
 from isobatch import UserError
@@ -253,6 +253,20 @@ class TestFailures:
         assert iterations_saved(out) == [0, 2]
         run = isobatch.resume(out, make_env=Counter2, quiet=True)
         assert run.metrics[-1]["env_steps"] > 94
+
+    def test_an_exception_of_a_tensor_environment_too(self, out):
+        class Breaking(TensorCounter):
+            taken = 0
+
+            def step(self, actions):
+                self.taken += 1
+                if self.taken == 20:
+                    raise RuntimeError("a wheel came off")
+                return super().step(actions)
+
+        with pytest.raises(EnvironmentFailed, match=r"step 20\): RuntimeError: a wheel came off"):
+            isobatch.train(make_env=lambda: Breaking(2), **TINY, out=out)
+        assert iterations_saved(out) == [0, 2]
 
     def test_the_whole_traceback_is_there_for_the_asking(self, out, monkeypatch, capfd):
         monkeypatch.setenv("ISOBATCH_TRACEBACK", "1")

@@ -258,7 +258,7 @@ def from_id(
     except UserError:
         raise
     except Exception as error:
-        reason = one_line(error)
+        reason = one_line(error) or type(error).__name__
         raise UserError(f"Gymnasium cannot make {env_id}: {reason}") from error
 
 

@@ -28,7 +28,7 @@ from isobatch.envs.step import Observation, Step
 from isobatch.errors import UserError, printable
 
 START_SECONDS = 60.0
-"""For a process to start and import, beside the time limit of a step."""
+"""For processes to start and import, beside the time limit of a step and a second for each."""
 CLOSE_SECONDS = 5.0
 MOST_FAULTS, MOST_RESETS = 10, 3
 """Faults in a row that are one too many: of an environment without a step between, and of its
@@ -118,7 +118,7 @@ class SupervisedEnv:
         self._waiting = True
         self._workers = [Worker(self._make) for _ in seeds]
         try:
-            made = self._answers(range(self.n_envs), START_SECONDS + timeout)
+            made = self._answers(range(self.n_envs), START_SECONDS + timeout + self.n_envs)
             observations, actions = self._spaces(made)
             self.observation_layout = ObservationLayout.of(observations, name)
             self.action_layout = ActionLayout.of(actions, name)
@@ -220,7 +220,7 @@ class SupervisedEnv:
                 self._count(index, fault)
                 self._workers[index].end()
                 self._workers[index] = Worker(self._make)
-            made = self._answers(faults, START_SECONDS + self._timeout)
+            made = self._answers(faults, START_SECONDS + self._timeout + len(faults))
             begun = [index for index, answer in made.items() if not isinstance(answer, Fault)]
             for index in begun:
                 self._workers[index].ask("reset", self.fresh_seed())

@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from isobatch.envs.faults import failed
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.envs.step import Observation, Step, owned
 from isobatch.errors import UserError
@@ -53,17 +54,26 @@ class TensorAdapter:
         self.action_layout = ActionLayout.of(env.single_action_space, name)
         self._env = env
         self._seed = seeds[0]
+        self._steps = 0
         self._valid = torch.ones(self.n_envs, dtype=torch.bool, device=env.device)
 
     def reset(self) -> Observation:
         """Start all environments."""
-        observation, _ = self._env.reset(seed=self._seed)
+        self._steps = 0
+        try:
+            observation, _ = self._env.reset(seed=self._seed)
+        except Exception as error:
+            raise failed(self.name, self._steps, error) from error
         return owned(self.observation_layout.encode(observation))
 
     def step(self, actions: Tensor) -> Step:
         """Step all environments; `actions` [N, K] in policy form."""
         native = self.action_layout.native_tensor(actions.to(self._env.device))
-        observation, reward, terminated, truncated, info = self._env.step(native)
+        self._steps += 1
+        try:
+            observation, reward, terminated, truncated, info = self._env.step(native)
+        except Exception as error:
+            raise failed(self.name, self._steps, error) from error
         last = info.get("final_observation", info.get("final_obs"))
         if last is None and bool(truncated.any()):
             raise UserError(

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from isobatch.envs.faults import EnvironmentFailed
 from isobatch.errors import DamagedFile, InUse, UserError, is_disk_full, one_line
 from isobatch.recipe import Recipe
 from isobatch.registry import import_for_worker
@@ -66,6 +67,9 @@ def _run(claim: Lease) -> str:
         claim.beat()  # Only what is still this worker's may be set aside.
         claim.queue.set_aside(claim.cell)
         claim.error(str(error))
+        return "error"
+    except EnvironmentFailed as error:
+        claim.error(one_line(error))  # It may be passing.
         return "error"
     except UserError as error:
         claim.fail(one_line(error))

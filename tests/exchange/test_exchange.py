@@ -203,7 +203,7 @@ positive = st.floats(1e-6, 1e3)
 unit = st.floats(0, 1)
 COMMON = {
     "gamma": unit, "gae_lambda": unit, "clip_range": st.floats(0.01, 0.9), "ent_coef": unit,
-    "vf_coef": st.just(0.0) | st.floats(1e-9, 100), "learning_rate": positive,
+    "vf_coef": st.just(0.0) | st.floats(1e-9, 100), "learning_rate": st.floats(1e-6, 100),
     "seed": st.integers(0, 2**63 - 1),
     "max_grad_norm": st.none() | positive,
 }  # fmt: skip
@@ -243,7 +243,8 @@ SAYABLE = {
         "algo": st.sampled_from(["ppo", "ppo-ewma", "ppg", "ppg-ewma"]),
         "proximal_decay": st.floats(0, 0.99), "architecture": st.sampled_from(["dual", "detach"]),
         "n_policy_iterations": st.integers(1, 64), "n_aux_epochs": st.integers(1, 9),
-        "aux_learning_rate": positive, "aux_segments": st.integers(1, 64), "clone_coef": positive,
+        "aux_learning_rate": st.floats(1e-6, 100), "aux_segments": st.integers(1, 64),
+        "clone_coef": positive,
         "staleness": st.integers(0, 8), "max_ratio": st.floats(1, 1e3), "adam_eps": st.just(1e-8),
         "encoder": st.just("impala"), "init": st.just("reference"),
         "minibatches_by": st.just("envs"), "normalize_rewards": st.booleans(),
