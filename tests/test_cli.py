@@ -398,9 +398,10 @@ def test_an_environments_help_answers_at_once_without_the_heavy_modules(env):
 def test_the_families_that_help_knows_are_those_there_are():
     listed = (Path(isobatch.__file__).parent / "cli" / "families.txt").read_text().splitlines()
     known = {env: family for family, *ids in map(str.split, listed) for env in ids}
-    names = [*MAKERS["envpool"].ids(), *MAKERS["gymnasium"].ids()]
-    names += [f"{maker}:{env}" for maker in ("gymnasium", "tensor") for env in MAKERS[maker].ids()]
-    assert {env: known.get(env) for env in names} == {env: resolve(env).family for env in names}
+    assert known == {env: resolve(env).family for env in known}
+    # Other tests register environments with Gymnasium, which help finds the long way.
+    assert set(MAKERS["envpool"].ids()) <= set(known)
+    assert sum(env.startswith("gymnasium:") for env in known) > 50
 
 
 def test_a_process_too_complains_in_one_line(elsewhere):
