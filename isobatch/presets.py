@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from isobatch import registry
-from isobatch.envs.catalog import resolve
 from isobatch.recipe import Recipe
 
 IMAGES = {"encoder": "nature", "architecture": "shared"}
@@ -91,6 +90,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def preset(env: str, algo: str = "ppo", **overrides: Any) -> Recipe:
     """Return the recipe for an environment id, with any fields overridden by their flat names."""
+    # It takes seconds: PyTorch and EnvPool are imported.
+    from isobatch.envs.catalog import resolve
+
     return family_preset(resolve(env).family, env, algo, **overrides)
 
 

@@ -31,6 +31,11 @@ os.dup2(int(sys.argv[1]), 3), os.dup2(int(sys.argv[2]), 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
 PATIENCE = 30.0
+COMPLAINTS = (
+    "Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown",
+    "Page.javascriptDialogOpening",
+)  # fmt: skip
+"""What a browser says of a page, or a page to its reader, when something is wrong with it."""
 
 
 class Elements(HTMLParser):
@@ -85,10 +90,12 @@ class Browser:
         os.close(answers)
         self._session, self._count, self._unread = None, 0, b""
         self.requests: list[str] = []
+        self.complaints: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
-        self.call("Network.enable")
+        for domain in ("Network", "Runtime", "Log", "Page"):
+            self.call(f"{domain}.enable")
         allowed = {"behavior": "allow", "downloadPath": str(self.downloads)}
         self.call("Browser.setDownloadBehavior", **allowed)
 
@@ -108,6 +115,8 @@ class Browser:
             message = self._next()
             if message.get("method") == "Network.requestWillBeSent":
                 self.requests.append(message["params"]["request"]["url"])
+            if message.get("method") in COMPLAINTS:
+                self.complaints.append(json.dumps(message))
             if message.get("id") == self._count:
                 assert "error" not in message, message
                 return message["result"]

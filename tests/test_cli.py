@@ -10,6 +10,7 @@ import pytest
 
 import isobatch
 from isobatch.cli import main
+from isobatch.envs.catalog import MAKERS, resolve
 from isobatch.run.store import CLOCK_COLUMNS, RunDirectory, read_metrics
 
 COMMAND = Path(sys.executable).parent / "isobatch"
@@ -374,6 +375,33 @@ def test_help_answers_at_once_without_the_heavy_modules():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert not {"torch", "envpool", "gymnasium", "numpy"} & set(shown.stdout.split())
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pong-v5", "gymnasium:LunarLander-v3"])
+def test_an_environments_help_answers_at_once_without_the_heavy_modules(env):
+    script = (
+        "import atexit, sys; from isobatch.cli import main; "
+        "atexit.register(lambda: print(*sys.modules)); main(['train', sys.argv[1], '--help'])"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    shown = subprocess.run(
+        [sys.executable, "-c", script, env], capture_output=True, text=True, check=True
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert not {"torch", "envpool", "gymnasium", "numpy"} & set(
+        shown.stdout.split("\n")[-2].split()
+    )
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
+    assert f"(default: {isobatch.preset(env).batch.n_steps})" in shown.stdout
+
+
+def test_the_families_that_help_knows_are_those_there_are():
+    listed = (Path(isobatch.__file__).parent / "cli" / "families.txt").read_text().splitlines()
+    known = {env: family for family, *ids in map(str.split, listed) for env in ids}
+    assert known == {env: resolve(env).family for env in known}
+    # Other tests register environments with Gymnasium, which help finds the long way.
+    assert set(MAKERS["envpool"].ids()) <= set(known)
+    assert sum(env.startswith("gymnasium:") for env in known) > 50
 
 
 def test_a_process_too_complains_in_one_line(elsewhere):

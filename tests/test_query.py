@@ -84,6 +84,12 @@ def test_mistakes_are_one_clear_line(runs, tmp_path, mistake):
         run_query(runs, sql, tmp_path / out if out else None)
 
 
+def test_a_mistake_is_told_in_the_querys_own_words(runs):
+    with pytest.raises(UserError) as refused:
+        run_query(runs, "select nothing from runs")
+    assert "query(" not in str(refused.value)
+
+
 def test_no_runs_is_one_clear_line(tmp_path, capsys):
     assert main(["query", "select 1", "--runs", str(tmp_path)]) == 2
     assert "no runs" in capsys.readouterr().err

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isobatch.cli.flags import Parser, add_env_flag, add_recipe_flags, given, whole_number
-from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError
-from isobatch.presets import preset
+from isobatch.presets import family_preset, preset
 from isobatch.recipe import Recipe, refuse_batch_size
 from isobatch.text import counted, say
 
@@ -83,15 +83,27 @@ def _base_recipe(env: str | None, arguments: list[str]) -> Recipe:
         recipe = Recipe.load(file)
         if env is not None:
             return recipe.replace(env=env)
+        from isobatch.envs.catalog import require_trusted
+
         require_trusted(recipe.env, _value_of("--env", arguments))
         return recipe
-    if env is not None:
-        return preset(env, _value_of("--algo", arguments) or "ppo")
+    algo = _value_of("--algo", arguments) or "ppo"
     if "--help" in arguments or "-h" in arguments:
-        return preset("CartPole-v1")
+        shown = env or "CartPole-v1"
+        family = _listed_family(shown)
+        return preset(shown, algo) if family is None else family_preset(family, shown, algo)
+    if env is not None:
+        return preset(env, algo)
     raise UserError(
         "which environment? It comes first: isobatch train ENV [options], or train --recipe FILE"
     )
+
+
+def _listed_family(env: str) -> str | None:
+    """Return an environment's family by the list of those there usually are, at once."""
+    listed = (resources.files("isobatch.cli") / "families.txt").read_text("utf-8")
+    families = (line.split() for line in listed.splitlines())
+    return next((family for family, *ids in families if env in ids), None)
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:

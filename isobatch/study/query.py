@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 BOUNDS = {"memory_limit": "2GB", "temp_directory": "", "max_temp_directory_size": "0B"}
 """A query that needs more ends; it writes nothing to the disk instead."""
+AS_SUBQUERY = "from query(?)"
 OFFLINE = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
 """Nothing is downloaded, nor loaded from where an earlier download lies."""
 
@@ -132,7 +133,12 @@ def _require_select(database: duckdb.DuckDBPyConnection, sql: str) -> None:
     if kind != duckdb.StatementType.SELECT:
         raise UserError(f"a query is one SELECT statement, got {kind.name}")
     # A WITH clause may hold a COPY, which a subquery may not.
-    database.execute("from query(?) limit 0", [sql])
+    try:
+        database.execute(f"{AS_SUBQUERY} limit 0", [sql])
+    except duckdb.Error as error:
+        # Where in our own words the mistake is helps nobody.
+        reason = one_line(error).partition(f" LINE 1: {AS_SUBQUERY}")[0]
+        raise UserError(f"the query failed: {reason}") from None
 
 
 def _study_runs(root: Path) -> dict[Path, Row]:

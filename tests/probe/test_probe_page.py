@@ -214,6 +214,8 @@ def test_the_page_loads_nothing(page):
         assert "src" not in attributes
         assert (attributes.get("href") or "#").startswith("#")
     assert "url(" not in page.scripts[0]
+    (policy,) = [attributes["content"] for _, attributes in page.tags if "http-equiv" in attributes]
+    assert "'unsafe-inline'" not in policy.partition("script-src")[2].partition(";")[0]
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pages import PATIENCE, Browser, needs_chromium, plot
 from test_page import HOSTILE, SHAPES, STUDY, write_study
 
 from isobatch.study import report
+from isobatch.study.claims import Claim
 
 pytestmark = needs_chromium
 
@@ -172,3 +173,62 @@ def test_figures_follow_a_dark_page_and_download_light(browser):
         assert "rgb(21, 24, 28)" not in content
     finally:
         browser.call("Emulation.setEmulatedMedia", features=[])
+
+
+MARKUP = (
+    HOSTILE,
+    "</script><script>window.ran = 1</script>",
+    "<img src=x onerror=window.ran=1>",
+    '" autofocus onfocus=window.ran=1 x="',
+    "' onmouseover='window.ran=1",
+    "javascript:window.ran=1",
+    '<a href="javascript:window.ran=1">link</a>',
+    "<!-- ${window.ran = 1} {{ 7 * 7 }} --> %{x}",
+)
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A page whose every name would be a script, in a browser of its own."""
+    arms = {text: {"n_envs": 8 * (place + 1)} for place, text in enumerate(MARKUP)}
+    claim = Claim(" ".join(MARKUP), MARKUP[0], MARKUP[1], MARKUP[5])
+    everywhere = {"title": " ".join(MARKUP), "note": " ".join(MARKUP), "arms": arms}
+    study = dataclasses.replace(STUDY, **everywhere, claims=(claim,), seeds=(1, 2))
+    write_study(tmp_path / "study", study)
+    browser = Browser(tmp_path)
+    try:
+        browser.open(report.write(tmp_path / "study"))
+        yield browser
+    finally:
+        browser.close()
+
+
+def test_no_name_is_a_script(hostile):
+    assert all(text in hostile.run("document.body.innerText") for text in MARKUP)
+    for event in ("mouseover", "focus", "click"):
+        hostile.run(
+            "document.querySelectorAll('main *, header *').forEach("
+            f"e => e.closest('.drawing, button, a') || e.dispatchEvent(new Event('{event}')))"
+        )
+    assert hostile.run("document.querySelectorAll('a[href^=\"javascript\"]').length") == 0
+    assert hostile.run("document.scripts.length") == 3
+    assert hostile.run("typeof window.ran") == "undefined"
+    assert hostile.run("document.documentElement.dataset.problems") is None
+    assert hostile.complaints == []
+
+
+def test_markup_that_got_in_would_run_nothing(hostile):
+    hostile.run(
+        """{
+        document.body.insertAdjacentHTML("beforeend", "<img src=data:x onerror='window.ran = 1'>");
+        const script = document.createElement("script");
+        script.textContent = "window.ran = 1";
+        document.body.append(script);
+        const link = document.createElement("a");
+        link.href = "javascript:window.ran = 1";
+        document.body.append(link);
+        link.click();
+        }"""
+    )
+    hostile.wait("document.documentElement.dataset.problems?.split('\\n').length >= 3")
+    assert hostile.run("typeof window.ran") == "undefined"

@@ -395,6 +395,9 @@ def test_the_page_loads_nothing(complete):
     assert policy[0] is not None
     assert policy[0].startswith("default-src 'none'")
     assert "http" not in policy[0]
+    scripts = policy[0].partition("script-src ")[2].partition(";")[0].split()
+    assert all(each.startswith("'sha256-") for each in scripts)
+    assert len(scripts) == 2
 
 
 def test_a_hundred_runs_stay_below_six_megabytes(tmp_path):
