@@ -67,7 +67,7 @@ class LocalExecutor:
     def __init__(self) -> None:
         self._count = 0
 
-    def start(self, root: Path) -> Worker:
+    def start(self, root: Path) -> LocalWorker:
         """Start a process; what it prints goes to logs/."""
         self._count += 1
         log = root / "logs" / f"worker-{os.getpid()}-{self._count}.log"
