@@ -242,7 +242,9 @@ def test_a_damaged_policy_is_refused(command, trained):
 def test_damaged_metrics_are_refused(command, trained):
     file = trained / "metrics.jsonl"
     file.write_text("{]\n" + file.read_text())
-    assert_refused(command("resume", trained, "--total-timesteps", 64), "metrics.jsonl", "line 1")
+    assert_refused(
+        command("resume", trained, "--total-timesteps", 64), "metrics.jsonl", "was changed"
+    )
 
 
 def test_a_budget_already_spent_is_refused(command, trained):

@@ -227,3 +227,18 @@ def test_what_a_killed_creation_left_is_swept_away_but_not_a_living_one(tmp_path
     assert alive.path.exists()
     assert not dead.exists()
     alive.release()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints/000000006.safetensors"])
+def test_the_checkpoint_of_the_start_is_none_to_fall_back_to(tmp_path, name):
+    run = tmp_path / "run"
+    isobatch.train("CartPole-v1", **TINY, total_timesteps=90, out=run, quiet=True)
+    assert sorted(file.name for file in (run / "checkpoints").iterdir()) == [
+        "000000000.safetensors",
+        "000000006.safetensors",
+    ]
+    (run / name).write_bytes(b"{]\n" + (run / name).read_bytes())
+    before = content(run)
+    with pytest.raises(UserError, match="no checkpoint to go on from"):
+        isobatch.resume(run, total_timesteps=128, quiet=True)
+    assert content(run) == before

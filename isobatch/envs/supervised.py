@@ -26,6 +26,7 @@ from isobatch.envs.faults import TRACEBACK, EnvironmentFailed, misfit
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.envs.step import Observation, Step
 from isobatch.errors import UserError, printable
+from isobatch.text import say
 
 START_SECONDS = 60.0
 """For processes to start and import, beside the time limit of a step and a second for each."""
@@ -235,7 +236,7 @@ class SupervisedEnv:
     def _count(self, index: int, fault: Fault) -> None:
         self.faults.append(fault)
         if fault.trace and os.environ.get(TRACEBACK):
-            print(fault.trace, file=sys.stderr)
+            say(fault.trace, error=True)
         self._in_a_row[index] += 1
         if self._in_a_row[index] > MOST_FAULTS:
             raise self._failed(index, fault, f"failed {self._in_a_row[index]} times in a row")

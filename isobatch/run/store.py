@@ -224,6 +224,8 @@ class RunDirectory:
                     tensors, numbers = read_in(folder, name)
                     with understanding(str(path)):
                         metrics, evaluations = self._rows_of(numbers, path)
+                        if skipped and not numbers["counters"]["iterations"]:
+                            break  # That of the start: it would start over.
                     return Checkpoint(tensors, numbers, metrics, evaluations, skipped)
                 except DamagedFile as error:
                     skipped[name] = str(error)
