@@ -97,8 +97,8 @@ class TestSignals:
         ("how", "vectorization", "number"),
         [
             ("hang", "async", signal.SIGINT),
-            ("deaf", "supervised", signal.SIGTERM),
-            ("hang", "sync", signal.SIGTERM),
+            pytest.param("deaf", "supervised", signal.SIGTERM, marks=pytest.mark.long),
+            pytest.param("hang", "sync", signal.SIGTERM, marks=pytest.mark.long),
         ],
     )
     def test_a_hung_environment_does_not_keep_a_run(self, started, out, how, vectorization, number):

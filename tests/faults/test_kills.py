@@ -22,7 +22,7 @@ ALGOS = {
     "ppg": {"algo": "ppg", "n_policy_iterations": 2, "n_aux_epochs": 1},
     "reinforce": {"algo": "reinforce"},
 }
-STRIDE = int(os.environ.get("ISOBATCH_KILL_STRIDE", "9"))
+STRIDE = int(os.environ.get("ISOBATCH_KILL_STRIDE", "17"))
 """Every so many operations; 1 in `make test-faults`."""
 KILLED, OVER = 9, 0
 
@@ -103,7 +103,9 @@ def essence(path):
     return rows, {name: each.numpy().tobytes() for name, each in tensors.items()}
 
 
-@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize(
+    "algo", ["ppg", *(pytest.param(each, marks=pytest.mark.long) for each in ("ppo", "reinforce"))]
+)
 def test_old_or_new_never_neither(tmp_path, algo):
     settings = SMALL | ALGOS[algo]
 

@@ -36,12 +36,12 @@ def limited(arguments, size):
 
 TRAIN = [
     "train", "CartPole-v1", "--n-envs", "2", "--n-steps", "8", "--n-minibatches", "1",
-    "--hidden-sizes", "32", "32", "--total-timesteps", "4000", "--compile", "off", "--threads",
+    "--hidden-sizes", "4", "--total-timesteps", "1600", "--compile", "off", "--threads",
     "1", "--checkpoint-seconds", "0", "--quiet", "--out", "run",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("size", "what"), [(40_000, "metrics"), (8_000, "the first checkpoint")])
+@pytest.mark.parametrize(("size", "what"), [(16_000, "metrics"), (3_000, "the first checkpoint")])
 def test_a_disk_that_fills_up_is_one_line_and_the_run_resumes(tmp_path, monkeypatch, size, what):
     monkeypatch.chdir(tmp_path)
     ended = limited(TRAIN, size)
@@ -50,7 +50,7 @@ def test_a_disk_that_fills_up_is_one_line_and_the_run_resumes(tmp_path, monkeypa
         "isobatch: the disk is full; files written so far are intact"
     ]
     assert all(each.is_whole for each in examine("run"))
-    isobatch.resume("run", total_timesteps=4016, quiet=True)
+    isobatch.resume("run", total_timesteps=1616, quiet=True)
     rows = read_metrics("run")
     assert [row["iterations"] for row in rows] == list(range(1, len(rows) + 1))
 
