@@ -12,7 +12,7 @@ import pytest
 from isobatch.cli import main
 from isobatch.run.store import read_metrics, read_policy
 
-KILLS = int(os.environ.get("ISOBATCH_KILLS", "8"))
+KILLS = int(os.environ.get("ISOBATCH_KILLS", "6"))
 """Of each run; 15 in `make test-faults`, over seven algorithms."""
 BUDGET, N_ENVS = 1_000 * KILLS, 4
 TRAIN = [

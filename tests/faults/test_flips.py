@@ -70,13 +70,8 @@ def outcome(run):
     return {name: each.numpy().tobytes() for name, each in tensors.items()}
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        "flipped",
-        *(pytest.param(each, marks=pytest.mark.long) for each in ENDS if each != "flipped"),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("end", ENDS)
 def test_resuming_says_what_is_damaged_unless_it_needs_nothing_of_it(whole, tmp_path, end):
     expected = outcome(shutil.copytree(whole, tmp_path / "control"))
     said = {}

@@ -22,7 +22,7 @@ ALGOS = {
     "ppg": {"algo": "ppg", "n_policy_iterations": 2, "n_aux_epochs": 1},
     "reinforce": {"algo": "reinforce"},
 }
-STRIDE = int(os.environ.get("ISOBATCH_KILL_STRIDE", "17"))
+STRIDE = int(os.environ.get("ISOBATCH_KILL_STRIDE", "29"))
 """Every so many operations; 1 in `make test-faults`."""
 KILLED, OVER = 9, 0
 

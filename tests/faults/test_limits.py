@@ -41,7 +41,13 @@ TRAIN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("size", "what"), [(16_000, "metrics"), (3_000, "the first checkpoint")])
+@pytest.mark.parametrize(
+    ("size", "what"),
+    [
+        (16_000, "metrics"),
+        pytest.param(3_000, "the first checkpoint", marks=pytest.mark.long),
+    ],
+)
 def test_a_disk_that_fills_up_is_one_line_and_the_run_resumes(tmp_path, monkeypatch, size, what):
     monkeypatch.chdir(tmp_path)
     ended = limited(TRAIN, size)
