@@ -108,7 +108,7 @@ class Folder:
 
     def tail(self, name: str, most: int) -> bytes:
         """Return the last bytes of a regular file, at most `most`."""
-        with os.fdopen(_opened(self.path / name, name, os.O_RDONLY, self._fd), "rb") as file:
+        with self.reading(name) as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - most))
             return file.read(most)
@@ -170,11 +170,6 @@ class Folder:
         """Have its names on disk."""
         os.fsync(self._fd)
 
-    @staticmethod
-    def sync_file(file: BinaryIO) -> None:
-        """Have what was written to a file on disk."""
-        os.fsync(file.fileno())
-
     def sweep(self) -> None:
         """Remove what processes that were killed had begun to write."""
         for name in self.names():
@@ -209,7 +204,7 @@ class Growing:
     def sync(self) -> None:
         """Have what was written on disk."""
         if self._file is not None:
-            self._folder.sync_file(self._file)
+            os.fsync(self._file.fileno())
 
     def mark(self) -> Mark:
         """Return how far the file has come, and a hash of all of it."""

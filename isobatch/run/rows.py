@@ -38,7 +38,7 @@ def parsed(content: bytes, path: Path, most: int | None = None) -> list[dict[str
     lines = content.split(b"\n")[:-1]
     stride = 1 if most is None else max(1, len(lines) // most)
     return [
-        _row(lines[number], f"{path}, line {number + 1}")
+        row_of(lines[number], f"{path}, line {number + 1}")
         for number in range((len(lines) - 1) % stride, len(lines), stride)
     ]
 
@@ -49,9 +49,10 @@ def mark_of(content: bytes, rows: int) -> Mark:
     return {"bytes": len(kept), "sha256": hashlib.sha256(kept).hexdigest()}
 
 
-def _row(line: bytes, place: str) -> dict[str, Any]:
+def row_of(line: bytes, place: str) -> dict[str, Any]:
+    """Return the row that a line holds; `place` names it in an error."""
     try:
-        row = json.loads(line, parse_constant=_refuse)
+        row = DECODER.decode(line.decode())
     except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{place} is not JSON: {one_line(error)}") from None
     if not isinstance(row, dict):
@@ -62,6 +63,9 @@ def _row(line: bytes, place: str) -> dict[str, Any]:
 def _refuse(constant: str) -> None:
     """Refuse NaN and infinities, which no row is written with."""
     raise ValueError(f"{constant} is no number")
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _finite(value: Any) -> Any:

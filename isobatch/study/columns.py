@@ -8,9 +8,10 @@ import re
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import DamagedFile
+from isobatch.run.rows import row_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,7 +25,7 @@ LARGEST = 2**63 - 1
 """Whole number of a column."""
 
 
-class Rows:
+class TableRows:
     """Rows of JSON on their way into a table, each checked; some columns are ours."""
 
     def __init__(self, own: dict[str, str]) -> None:
@@ -37,7 +38,7 @@ class Rows:
         self._path = Path(self._folder.name) / "rows"
         self._file = self._path.open("wb")
 
-    def __enter__(self) -> Rows:
+    def __enter__(self) -> TableRows:
         return self
 
     def __exit__(
@@ -51,7 +52,7 @@ class Rows:
 
     def add(self, line: bytes, where: str, *own: Any) -> None:
         """Add a row, an object of names and plain values; `where` names it in an error."""
-        row = _parsed(line, where)
+        row = row_of(line, where)
         # Nearly all rows are like one before them, and need no look at every value.
         signature = (*row, *map(type, row.values()))
         if signature not in self._seen or UNUSUAL.search(line):
@@ -106,23 +107,6 @@ def _problem(value: Any) -> str:
         whole = value == value.encode(errors="replace").decode()
         return "" if whole else "is not a text of Unicode characters"
     return "" if value is None else "is neither a number nor a text"
-
-
-def _parsed(line: bytes, where: str) -> Row:
-    try:
-        row = DECODER.decode(line.decode())
-    except (ValueError, RecursionError):
-        raise DamagedFile(f"{where} is not JSON") from None
-    if not isinstance(row, dict):
-        raise DamagedFile(f"{where} is not a row of names and values")
-    return row
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)
-
-
-DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _sql_type(kinds: set[type]) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from isobatch.errors import UserError, one_line
 from isobatch.files import Folder, save
 from isobatch.recipe import Recipe
-from isobatch.study.columns import Row, Rows
+from isobatch.study.columns import Row, TableRows
 from isobatch.study.design import Cell, Study
 from isobatch.study.queue import Queue
 from isobatch.study.results import Results
@@ -88,11 +88,11 @@ def _connect(root: Path, allow_files: bool, writable: Path | None) -> duckdb.Duc
         raise UserError(f"there are no runs in {root}")
     database = duckdb.connect(config={**BOUNDS, **OFFLINE})
     try:
-        with Rows({"run": "VARCHAR"}) as rows:
+        with TableRows({"run": "VARCHAR"}) as rows:
             for path, row in runs.items():
                 rows.add(json.dumps(row).encode(), f"{path / 'recipe.toml'}", _text(path))
             rows.create(database, "runs")
-        with Rows({"run": "VARCHAR"}) as rows:
+        with TableRows({"run": "VARCHAR"}) as rows:
             for path in runs:
                 name, file = _text(path), f"{path / 'metrics.jsonl'}"
                 for number, line in enumerate(_metrics(path), start=1):

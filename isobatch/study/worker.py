@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import signal
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from isobatch.envs.faults import EnvironmentFailed
 from isobatch.errors import DamagedFile, InUse, UserError, is_disk_full, one_line
+from isobatch.files import refuse_links
 from isobatch.recipe import Recipe
 from isobatch.registry import import_for_worker
 from isobatch.run.store import EVALUATIONS
@@ -94,14 +94,15 @@ def _train(claim: Lease) -> Result | None:
 
     study, cell = claim.queue.study, claim.cell
     path, recipe = claim.queue.run_path(cell), study.recipe(cell)
+    try:
+        refuse_links(claim.queue.root, path)
+    except DamagedFile as error:
+        raise UserError(str(error)) from None  # Not to be set aside: it lies elsewhere.
     if (path / "recipe.toml").exists():
         if Recipe.load(path / "recipe.toml") != recipe:
             raise DamagedFile(f"{path} holds another run")
         run = resume(path, env=cell.env, quiet=True)
     else:
-        # What a worker killed while it made the directory has left beside it.
-        for half_made in path.parent.glob(f".{path.name}-*"):
-            shutil.rmtree(half_made)
         run = train(recipe=recipe, out=path, quiet=True)
     if run.interrupted:
         return None

@@ -93,12 +93,23 @@ def test_a_run_begun_with_another_recipe_is_set_aside_and_begun_anew(tmp_path):
 def test_what_a_worker_killed_at_its_start_left_is_cleared_away(tmp_path):
     queue = study_queue(tmp_path)
     path = queue.run_path(queue.study.cells[0])
-    litter = path.parent / f".{path.name}-x1y2"
+    litter = path.parent / f".{path.name}-x1y2z3w4"
     litter.mkdir(parents=True)
     (litter / "recipe.toml").touch()
     work(queue.root)
     assert not litter.exists()
     assert set(queue.states().values()) == {"done"}
+
+
+def test_no_link_in_a_study_is_written_through(tmp_path):
+    queue = study_queue(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (queue.root / "runs").symlink_to(elsewhere)
+    work(queue.root)
+    assert set(queue.states().values()) == {"failed"}
+    assert "symbolic link" in queue.failure(queue.study.cells[0])
+    assert not any(elsewhere.iterdir())
 
 
 HOLD = """
