@@ -1,8 +1,11 @@
 """A run that was stopped and resumed equals one that was not, to the bit."""
 
 import hashlib
+import os
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
 import isobatch
@@ -129,3 +132,27 @@ def test_damaged_actions_are_found(tmp_path):
     file.write_bytes(content)
     with pytest.raises(UserError, match=r"actions-.*was changed"):
         isobatch.resume(tmp_path / "run", quiet=True)
+
+
+class Unseeded(gymnasium.Env):
+    """An environment that no seed brings back."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return self._look(), {}
+
+    def step(self, action):
+        return self._look(), 0.0, False, False, {}
+
+    def _look(self):
+        return np.frombuffer(os.urandom(2), np.uint8).astype(np.float32) / 255
+
+
+def test_an_environment_that_is_not_deterministic_is_found(tmp_path):
+    settings: dict[str, Any] = {"quiet": True, "on_iteration": stop_after(2)}
+    isobatch.train(make_env=Unseeded, **settings, **SMALL, out=tmp_path / "run")
+    with pytest.raises(UserError, match="not deterministic; --allow-inexact"):
+        isobatch.resume(tmp_path / "run", make_env=Unseeded, quiet=True)
+    isobatch.resume(tmp_path / "run", make_env=Unseeded, allow_inexact=True, quiet=True)
