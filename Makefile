@@ -33,7 +33,7 @@ test: $(VENV)/.test
 FAULTS := tests/fuzz tests/faults tests/test_faults.py tests/test_damage.py tests/test_exact.py tests/test_kill.py
 
 test-faults: $(VENV)/.test
-	ISOBATCH_FUZZ=10000 ISOBATCH_KILL_STRIDE=1 ISOBATCH_KILLS=15 ISOBATCH_RUNS=200 \
+	ISOBATCH_FUZZ=10000 ISOBATCH_KILL_STRIDE=1 ISOBATCH_KILLS=15 ISOBATCH_RUNS=200 ISOBATCH_SEEDS=10 \
 		$(BIN)/python -m pytest -n 2 -m "long or not long" $(FAULTS)
 
 # pyright reads the tests too, and what they import.
