@@ -11,7 +11,7 @@ from torch import Tensor
 from isobatch import __version__
 from isobatch.advantages import AdvantageMoments
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
-from isobatch.experience import EpisodeTracker
+from isobatch.experience import EpisodeTracker, Single
 from isobatch.machine import torch_threads
 from isobatch.models import ActorCritic, Agent, EncoderFactory, make_agent
 from isobatch.noise.averages import Averages
@@ -116,6 +116,11 @@ class TrainState:
             probe=Averages(),
             counters=Counters(budget=recipe.total_timesteps),
         )
+
+    @property
+    def actor(self) -> Single:
+        """The policy as it acts in training."""
+        return Single(self.model, self.observation_normalizer, self.action_generator)
 
     @property
     def has_images(self) -> bool:

@@ -68,7 +68,7 @@ def warned(make_env=None, env_id=None, seeds=SEEDS, rows=400, **settings):
         warnings.simplefilter("always")
         collector = Collector(env, torch.device("cpu"), chunk_size=64)
         for _ in range(rows // (len(seeds) * 10)):
-            collector.collect(state.model, state.observation_normalizer, state.action_generator, 10)
+            collector.collect(state.actor, 10)
     env.close()
     return [str(each.message) for each in caught if "environments" in str(each.message)]
 

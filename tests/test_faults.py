@@ -374,9 +374,7 @@ class TestSupervised:
         cpu = torch.device("cpu")
         state = TrainState.begin(recipe, env.observation_layout, env.action_layout, cpu)
         try:
-            rollout = Collector(env, cpu, 64).collect(
-                state.model, state.observation_normalizer, state.action_generator, 6
-            )
+            rollout = Collector(env, cpu, 64).collect(state.actor, 6)
         finally:
             env.close()
         assert rollout.valid[:, 0].tolist() == [True, True, False, True, True, True]

@@ -33,10 +33,7 @@ class Collecting:
         self.collector = Collector(self.env, CPU, chunk_size=64)
 
     def collect(self, n_steps, **limits):
-        state = self.state
-        return self.collector.collect(
-            state.model, state.observation_normalizer, state.action_generator, n_steps, **limits
-        )
+        return self.collector.collect(self.state.actor, n_steps, **limits)
 
     def advantages(self, rollout):
         """Return environment 0's advantages, transitions only."""

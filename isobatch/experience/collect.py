@@ -11,10 +11,9 @@ from torch import Tensor
 from isobatch.envs import BatchedEnv, Observation, Step
 from isobatch.envs.spaces import ActionNotFinite
 from isobatch.errors import UserError
+from isobatch.experience.actor import Actor
 from isobatch.experience.copies import CopyWatch
 from isobatch.experience.rollout import Rollout
-from isobatch.models import Agent
-from isobatch.models.acting import Prepare, acting
 
 
 @dataclass
@@ -39,9 +38,7 @@ class Collector:
     @torch.no_grad()
     def collect(
         self,
-        model: Agent,
-        prepare: Prepare,
-        generator: torch.Generator,
+        actor: Actor,
         n_steps: int,
         row_limit: int | None = None,
     ) -> Rollout:
@@ -51,8 +48,8 @@ class Collector:
         rollout is shortened so that it is never overrun.
         """
         n_envs = self.env.n_envs
-        act, distribution = acting(model, prepare, n_envs), model.distribution
-        noise = distribution.noise((n_steps, n_envs), self._float, generator).unbind()
+        act, distribution = actor.acting(n_envs), actor.distribution
+        noise = actor.noise(n_steps, n_envs, self._float).unbind()
         record = Recorder(
             n_steps, self.device, has_images=self.env.observation_layout.image is not None
         )
@@ -73,34 +70,28 @@ class Collector:
         observations = record.observations()
         self._check_finite(record, observations)
         self.steps_taken += record.length
-        rollout = self._rollout(model, prepare, record, observations)
+        rollout = self._rollout(actor, record, observations)
         if self.on_actions is not None:
             self.on_actions(rollout.actions, None)
         self._copies.see(rollout)
         return rollout
 
     @torch.no_grad()
-    def advance(
-        self,
-        model: Agent,
-        prepare: Prepare,
-        generator: torch.Generator,
-        restarted: Tensor | None = None,
-    ) -> int:
-        """Take a step that nothing is kept of, and return how many transitions it was.
+    def advance(self, actor: Actor, restarted: Tensor | None = None) -> Tensor:
+        """Take a step that nothing is kept of, and return where [N] it was a transition.
 
         Environments that are `restarted` [N] begin a new episode before it.
         """
-        act, distribution = acting(model, prepare, self.env.n_envs), model.distribution
-        noise = distribution.noise((self.env.n_envs,), self._float, generator)
-        action = distribution.sample(act(self.observation)[0], noise)
+        n_envs = self.env.n_envs
+        (noise,) = actor.noise(1, n_envs, self._float)
+        action = actor.distribution.sample(actor.acting(n_envs)(self.observation)[0], noise)
         step = self.env.step(action) if restarted is None else self.env.restart(restarted, action)
         self.observation = self._on_device(step.observation)
         self.first = (step.terminated | step.truncated | ~step.valid).to(self.device)
         self.steps_taken += 1
         if self.on_actions is not None:
             self.on_actions(action[None], restarted)
-        return int(step.valid.sum())
+        return step.valid
 
     def repeat(self, actions: Tensor, restarted: Tensor | None) -> None:
         """Take steps again, of actions [T, N, K] that were given to `on_actions`."""
@@ -121,9 +112,7 @@ class Collector:
             self._refuse("an observation", self.observation, self.steps_taken + t)
             raise UserError(f"{self.env.name}, step {self.steps_taken + t}: {error}") from None
 
-    def _rollout(
-        self, model: Agent, prepare: Prepare, record: Recorder, observations: Observation
-    ) -> Rollout:
+    def _rollout(self, actor: Actor, record: Recorder, observations: Observation) -> Rollout:
         actions, params = record.stacked("actions"), record.stacked("params")
         terminated, truncated = record.stacked("terminated"), record.stacked("truncated")
         valid, rewards = record.stacked("valid"), record.stacked("reward")
@@ -134,38 +123,32 @@ class Collector:
             # Its last transition leads to where it failed: valued like a truncation, no episode.
             truncated[:-1] |= dropped[1:] & valid[:-1] & ~done[:-1]
             done = terminated | truncated
-        logp = model.distribution.log_prob(params.flatten(0, 1), actions.flatten(0, 1))
+        logp = actor.distribution.log_prob(params.flatten(0, 1), actions.flatten(0, 1))
         return Rollout(
             observations=observations,
             actions=actions,
             params=params,
             logp=logp.view(rewards.shape),
-            values=self._values(model, prepare, observations, record),
+            values=self._values(actor, observations, record),
             rewards=rewards,
             terminated=terminated,
             truncated=truncated,
             valid=valid,
             first=self._first_rows(done, valid),
-            final_values=self._final_values(model, prepare, truncated, record),
+            final_values=self._final_values(actor, truncated, record),
             scores=record.stacked("score") if "score" in record else rewards,
             over=over,
             dropped=dropped,
         )
 
-    def _values(
-        self, model: Agent, prepare: Prepare, observations: Observation, record: Recorder
-    ) -> Tensor:
+    def _values(self, actor: Actor, observations: Observation, record: Recorder) -> Tensor:
         """Return values [T+1, N]: those computed while acting, or all of them now, in chunks."""
-        if "values" in record:
-            last = model.values(prepare(self.observation))
-            return torch.cat([record.stacked("values"), last[None]])
-        flat = {part: tensor.flatten(0, 1) for part, tensor in observations.items()}
-        values = chunked(lambda rows: model.values(prepare(rows)), flat, self.chunk_size)
-        return values.view(-1, self.env.n_envs)
+        if "values" not in record:
+            return actor.values(observations, self.chunk_size)
+        last = {part: rows[None] for part, rows in self.observation.items()}
+        return torch.cat([record.stacked("values"), actor.values(last, self.chunk_size)])
 
-    def _final_values(
-        self, model: Agent, prepare: Prepare, truncated: Tensor, record: Recorder
-    ) -> Tensor | None:
+    def _final_values(self, actor: Actor, truncated: Tensor, record: Recorder) -> Tensor | None:
         """Value the final observations of truncated episodes, where they were given apart."""
         if not record.finals:
             return None
@@ -173,8 +156,7 @@ class Collector:
         for t, final in record.finals.items():
             ended = truncated[t]
             if bool(ended.any()):
-                rows = {part: tensor[ended] for part, tensor in self._on_device(final).items()}
-                final_values[t, ended] = model.values(prepare(rows))
+                final_values[t, ended] = actor.values_where(self._on_device(final), ended)
         return final_values
 
     def _first_rows(self, done: Tensor, valid: Tensor) -> Tensor:
@@ -295,16 +277,6 @@ class Recorder:
             shape = (self._n_steps + 1, *row.shape)
             self._columns[name] = torch.empty(shape, dtype=row.dtype, device=self._device)
         self._columns[name][self.length] = row
-
-
-def chunked(compute: Callable[[Observation], Tensor], rows: Observation, chunk_size: int) -> Tensor:
-    """Return `compute` of observation rows [B, ...], a chunk at a time, end to end."""
-    count = len(next(iter(rows.values())))
-    parts = [
-        compute({part: tensor[start : start + chunk_size] for part, tensor in rows.items()})
-        for start in range(0, count, chunk_size)
-    ]
-    return torch.cat(parts)
 
 
 def _like(flags: Tensor, tensor: Tensor) -> Tensor:

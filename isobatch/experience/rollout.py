@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,13 +83,27 @@ class Rollout:
 
     def since(self, step: int) -> Rollout:
         """Return the rollout from row `step` on."""
+        return self._part(lambda rows: rows[step:], lambda rows: rows[step:])
+
+    def until(self, step: int) -> Rollout:
+        """Return the rollout up to row `step`, with the observation that follows."""
+        return self._part(lambda rows: rows[:step], lambda rows: rows[: step + 1])
+
+    def share(self, place: int, n_envs: int) -> Rollout:
+        """Return the rollout of the `place`-th `n_envs` environments alone."""
+        which = slice(place * n_envs, (place + 1) * n_envs)
+        return self._part(lambda rows: rows[:, which], lambda rows: rows[:, which])
+
+    def _part(self, rows: Callable[[Tensor], Tensor], seen: Callable[[Tensor], Tensor]) -> Rollout:
+        """Return what `rows` takes of the fields with T rows, and `seen` of those with T + 1."""
+        fields: dict[str, Any] = {
+            name: None if getattr(self, name) is None else rows(getattr(self, name))
+            for name in (*BY_STEP, *SOMETIMES)
+        }
         return Rollout(
-            observations={part: rows[step:] for part, rows in self.observations.items()},
-            values=self.values[step:],
-            final_values=None if self.final_values is None else self.final_values[step:],
-            params_prox=None if self.params_prox is None else self.params_prox[step:],
-            logp_before=None if self.logp_before is None else self.logp_before[step:],
-            **{name: getattr(self, name)[step:] for name in BY_STEP},
+            observations={part: seen(each) for part, each in self.observations.items()},
+            values=seen(self.values),
+            **fields,
         )
 
 

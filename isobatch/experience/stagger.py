@@ -12,11 +12,10 @@ from collections.abc import Callable
 import torch
 
 from isobatch.envs import BatchedEnv
+from isobatch.experience.actor import Actor
 from isobatch.experience.collect import Collector
 from isobatch.experience.episodes import EpisodeTracker
 from isobatch.experience.rollout import Rollout
-from isobatch.models import Agent
-from isobatch.models.acting import Prepare
 
 PIECE = 64
 """Steps at a time."""
@@ -49,9 +48,7 @@ def burn_in(act: Callable[[int], Rollout], env: BatchedEnv) -> tuple[int, float 
     return steps, length, max(1, min(widest, round(length or widest)))
 
 
-def stagger(
-    collector: Collector, model: Agent, prepare: Prepare, generator: torch.Generator
-) -> int:
+def stagger(collector: Collector, actor: Actor, generator: torch.Generator) -> int:
     """Leave each environment at a step of its own in an episode; return the transitions it took.
 
     They are stepped until each has ended an episode, or for `BURN_IN` steps; then over about an
@@ -61,7 +58,7 @@ def stagger(
 
     def act(steps: int) -> Rollout:
         nonlocal taken
-        rollout = collector.collect(model, prepare, generator, steps)
+        rollout = collector.collect(actor, steps)
         taken += rollout.n_valid
         return rollout
 
@@ -69,7 +66,5 @@ def stagger(
     draw = torch.randint(spread, (n_envs,), generator=generator, device=generator.device).cpu()
     for step in range(spread):
         begins = draw == step
-        taken += collector.advance(
-            model, prepare, generator, begins if bool(begins.any()) else None
-        )
+        taken += int(collector.advance(actor, begins if bool(begins.any()) else None).sum())
     return taken

@@ -6,7 +6,8 @@ costs less, on views of the very same weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,11 +29,117 @@ ACTIVATIONS = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0, out=x)}
 
 def acting(model: Agent, prepare: Prepare, n_rows: int) -> Act:
     """Return the fastest way to act for `n_rows` environments with the model as it is now."""
-    if isinstance(model, ActorCritic) and n_rows <= NUMPY_ROWS:
-        mlp = _small_mlp(model.actor.encoder)
-        if mlp is not None and model.value_head.weight.device.type == "cpu":
-            return _numpy_act(model, mlp, prepare)
-    return lambda observation: model.act(prepare(observation))
+    network = _network(model) if n_rows <= NUMPY_ROWS else None
+    if network is None:
+        return lambda observation: model.act(prepare(observation))
+
+    def act(observation: Observation) -> tuple[Tensor, Tensor | None]:
+        params, values = network(prepare(observation)["vector"].numpy())
+        return torch.from_numpy(params), None if values is None else torch.from_numpy(values)
+
+    return act
+
+
+def acting_together(models: Sequence[Agent], prepare: Sequence[Prepare], n_rows: int) -> Act:
+    """Return how several models act at once, the k-th in the k-th `n_rows` of the environments."""
+    networks = [_network(model) for model in models] if n_rows <= NUMPY_ROWS else []
+    known = [each for each in networks if each is not None]
+    if len(known) < len(models):
+        return _acting_in_turn(models, prepare, n_rows)
+    together = _stacked(known)
+
+    def act(observation: Observation) -> tuple[Tensor, Tensor | None]:
+        shares = observation["vector"].chunk(len(models))
+        pairs = zip(prepare, shares, strict=True)
+        vectors = np.stack([own({"vector": rows})["vector"].numpy() for own, rows in pairs])
+        params, values = together(vectors)
+        merged = params.reshape(-1, params.shape[-1])
+        return torch.from_numpy(merged), None if values is None else _flat(values)
+
+    return act
+
+
+def _acting_in_turn(models: Sequence[Agent], prepare: Sequence[Prepare], n_rows: int) -> Act:
+    acts = [acting(model, own, n_rows) for model, own in zip(models, prepare, strict=True)]
+
+    def act(observation: Observation) -> tuple[Tensor, Tensor | None]:
+        shares = {part: rows.chunk(len(acts)) for part, rows in observation.items()}
+        found = [
+            own({part: rows[k] for part, rows in shares.items()}) for k, own in enumerate(acts)
+        ]
+        values = [value for _, value in found if value is not None]
+        return torch.cat([params for params, _ in found]), torch.cat(values) if values else None
+
+    return act
+
+
+Layer = tuple[np.ndarray, np.ndarray]
+"""Weight [..., inputs, outputs] and bias [..., 1, outputs]."""
+
+
+class Network(NamedTuple):
+    """A small actor-critic in NumPy: views of one model's weights, or several models' stacked."""
+
+    activation: str
+    hidden: list[Layer]
+    head: Layer
+    value: Layer | None
+    """None where the value function has an encoder of its own, and values cost extra."""
+    free: np.ndarray | None
+    """[..., 1, outputs]: policy parameters that are the same for every observation."""
+
+    def __call__(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return policy parameters [..., N, P] and values [..., N] for vectors [..., N, D]."""
+        activate = ACTIVATIONS[self.activation]
+        for layer in self.hidden:
+            features = activate(_linear(features, layer))
+        params = _linear(features, self.head)
+        if self.free is not None:
+            params = np.concatenate([params, np.broadcast_to(self.free, params.shape)], -1)
+        return params, None if self.value is None else _linear(features, self.value)[..., 0]
+
+
+def _linear(features: np.ndarray, layer: Layer) -> np.ndarray:
+    weight, bias = layer
+    product = features @ weight
+    product += bias
+    return product
+
+
+def _network(model: Agent) -> Network | None:
+    """Return the model in NumPy, None where it is more than a small actor-critic on the CPU."""
+    if not isinstance(model, ActorCritic) or model.value_head.weight.device.type != "cpu":
+        return None
+    mlp = _small_mlp(model.actor.encoder)
+    if mlp is None:
+        return None
+    free = model.actor.free
+    return Network(
+        activation=mlp.activation.__name__,
+        hidden=[_weights(layer) for layer in mlp.linears],
+        head=_weights(model.actor.head),
+        value=None if model.critic_encoder is not None else _weights(model.value_head),
+        free=None if free is None else free.detach().numpy()[None],
+    )
+
+
+def _stacked(networks: Sequence[Network]) -> Network:
+    """Return networks of one architecture as one, along a new first axis."""
+
+    def stack(layers: list[Layer]) -> Layer:
+        weights, biases = zip(*layers, strict=True)
+        return np.stack(weights), np.stack(biases)
+
+    first = networks[0]
+    values = [each.value for each in networks if each.value is not None]
+    free = [each.free for each in networks if each.free is not None]
+    return Network(
+        activation=first.activation,
+        hidden=[stack([each.hidden[k] for each in networks]) for k in range(len(first.hidden))],
+        head=stack([each.head for each in networks]),
+        value=stack(values) if values else None,
+        free=np.stack(free) if free else None,
+    )
 
 
 def _small_mlp(encoder: torch.nn.Module) -> MlpEncoder | None:
@@ -45,32 +152,9 @@ def _small_mlp(encoder: torch.nn.Module) -> MlpEncoder | None:
     return mlp if mlp.activation.__name__ in ACTIVATIONS else None
 
 
-def _numpy_act(model: ActorCritic, mlp: MlpEncoder, prepare: Prepare) -> Act:
-    activate = ACTIVATIONS[mlp.activation.__name__]
-    hidden = [_weights(layer) for layer in mlp.linears]
-    head, head_bias = _weights(model.actor.head)
-    value, value_bias = _weights(model.value_head)
-    free = None if model.actor.free is None else model.actor.free.detach().numpy()
-    separate = model.critic_encoder is not None
-
-    def act(observation: Observation) -> tuple[Tensor, Tensor | None]:
-        features = prepare(observation)["vector"].numpy()
-        for weight, bias in hidden:
-            features = features @ weight
-            features += bias
-            features = activate(features)
-        params = features @ head
-        params += head_bias
-        if free is not None:
-            params = np.concatenate([params, np.broadcast_to(free, params.shape)], 1)
-        if separate:
-            return torch.from_numpy(params), None
-        values = features @ value
-        values += value_bias
-        return torch.from_numpy(params), torch.from_numpy(values[:, 0])
-
-    return act
+def _weights(layer: torch.nn.Linear) -> Layer:
+    return layer.weight.detach().numpy().T, layer.bias.detach().numpy()[None]
 
 
-def _weights(layer: torch.nn.Linear) -> tuple[np.ndarray, np.ndarray]:
-    return layer.weight.detach().numpy().T, layer.bias.detach().numpy()
+def _flat(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(values.reshape(-1))

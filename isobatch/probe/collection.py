@@ -14,7 +14,7 @@ from isobatch.algos.pqn import epsilon
 from isobatch.envs import MakeEnv
 from isobatch.envs.seeds import evaluation_seeds
 from isobatch.errors import UserError
-from isobatch.experience import BY_STEP, Collector, Rollout, concatenate
+from isobatch.experience import BY_STEP, Collector, Rollout, Single, concatenate
 from isobatch.experience.stagger import PIECE, burn_in
 from isobatch.machine import give_back_memory
 from isobatch.models import QNetwork
@@ -85,11 +85,12 @@ def collect(
         chunk = chunk_rows(env.observation_layout.image)
         collector = Collector(env, torch.device("cpu"), chunk)
         generator = torch.Generator().manual_seed(seed)
+        actor = Single(policy.model, policy.normalizer, generator)
         _explore(policy)
 
         def act(steps: int) -> Rollout:
             progress(steps)
-            return collector.collect(policy.model, policy.normalizer, generator, steps)
+            return collector.collect(actor, steps)
 
         steps, length, spread = burn_in(act, env)
         begin = torch.randint(spread, (n_envs,), generator=generator)

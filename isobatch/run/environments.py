@@ -14,7 +14,7 @@ from isobatch.envs import MakeEnv
 from isobatch.envs.seeds import env_seeds, mixed_generator
 from isobatch.envs.supervised import SupervisedEnv
 from isobatch.errors import UserError
-from isobatch.experience import Collector, Rollout
+from isobatch.experience import Collector, Rollout, Single
 from isobatch.experience.stagger import stagger
 from isobatch.files import Folder
 from isobatch.recipe import Recipe
@@ -110,7 +110,8 @@ class Environments:
         if self._collector is not None or not state.recipe.environment.stagger:
             return 0
         generator = mixed_generator(state.recipe.seed, self.made, device=self.device)
-        taken = stagger(self.collector, state.model, state.observation_normalizer, generator)
+        actor = Single(state.model, state.observation_normalizer, generator)
+        taken = stagger(self.collector, actor, generator)
         state.episodes.restart(state.recipe.batch.n_envs, under_way=True)
         return taken
 
@@ -140,9 +141,7 @@ class Environments:
         """Collect one rollout; the budget's last is cut so that it is never overrun."""
         left = state.steps_left
         return self.collector.collect(
-            state.model,
-            state.observation_normalizer,
-            state.action_generator,
+            state.actor,
             state.recipe.batch.n_steps,
             row_limit=left if left < state.recipe.batch.rollout_size else None,
         )

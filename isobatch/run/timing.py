@@ -61,10 +61,7 @@ class Trial:
         return seconds / self.rollout.n_valid
 
     def _collect(self) -> Rollout:
-        state = self.state
-        return self.collector.collect(
-            state.model, state.observation_normalizer, state.action_generator, self.n_steps
-        )
+        return self.collector.collect(self.state.actor, self.n_steps)
 
 
 @contextmanager

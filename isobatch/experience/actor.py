@@ -1,0 +1,111 @@
+"""Who acts in N environments: one policy in all of them, or several, each in a share of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from isobatch.envs import Observation
+from isobatch.models import Agent
+from isobatch.models.acting import Act, Prepare, acting, acting_together
+from isobatch.models.distributions import Distribution
+
+
+class Actor(Protocol):
+    """Chooses actions in N environments and values what it sees."""
+
+    distribution: Distribution
+    """Of its actions."""
+
+    def acting(self, n_envs: int) -> Act:
+        """Return how it acts now, as a function of observations [N, ...]."""
+        ...
+
+    def noise(self, n_steps: int, n_envs: int, like: Tensor) -> Tensor:
+        """Draw the randomness of its next actions, [T, N, K]."""
+        ...
+
+    def values(self, observations: Observation, chunk_size: int) -> Tensor:
+        """Return the values [R, N] of observations [R, N, ...], computed a chunk at a time."""
+        ...
+
+    def values_where(self, observation: Observation, wanted: Tensor) -> Tensor:
+        """Return the values of the environments `wanted` [N] alone, of an observation [N, ...]."""
+        ...
+
+
+class Single:
+    """One policy, with its normalisation and its random numbers."""
+
+    def __init__(self, model: Agent, prepare: Prepare, generator: torch.Generator) -> None:
+        self.model, self.prepare, self.generator = model, prepare, generator
+        self.distribution = model.distribution
+
+    def acting(self, n_envs: int) -> Act:
+        """Act by the fastest way there is."""
+        return acting(self.model, self.prepare, n_envs)
+
+    def noise(self, n_steps: int, n_envs: int, like: Tensor) -> Tensor:
+        """Draw from its generator."""
+        return self.distribution.noise((n_steps, n_envs), like, self.generator)
+
+    def values(self, observations: Observation, chunk_size: int) -> Tensor:
+        """Value all rows."""
+        flat = {part: rows.flatten(0, 1) for part, rows in observations.items()}
+        found = chunked(lambda rows: self.model.values(self.prepare(rows)), flat, chunk_size)
+        return found.view(len(next(iter(observations.values()))), -1)
+
+    def values_where(self, observation: Observation, wanted: Tensor) -> Tensor:
+        """Value some rows."""
+        return self.model.values(
+            self.prepare({part: rows[wanted] for part, rows in observation.items()})
+        )
+
+
+class Several:
+    """Policies of one architecture, the k-th in the k-th of equal shares of the environments."""
+
+    def __init__(self, actors: Sequence[Single]) -> None:
+        self.actors = actors
+        self.distribution = actors[0].distribution
+
+    def acting(self, n_envs: int) -> Act:
+        """Act for all of them at once where that is quicker."""
+        models = [each.model for each in self.actors]
+        prepare = [each.prepare for each in self.actors]
+        return acting_together(models, prepare, n_envs // len(models))
+
+    def noise(self, n_steps: int, n_envs: int, like: Tensor) -> Tensor:
+        """Draw each share from its policy's own generator."""
+        share = n_envs // len(self.actors)
+        return torch.cat([each.noise(n_steps, share, like) for each in self.actors], 1)
+
+    def values(self, observations: Observation, chunk_size: int) -> Tensor:
+        """Value each share by its own policy."""
+        shares = self._shares(observations, 1)
+        pairs = zip(self.actors, shares, strict=True)
+        return torch.cat([actor.values(share, chunk_size) for actor, share in pairs], 1)
+
+    def values_where(self, observation: Observation, wanted: Tensor) -> Tensor:
+        """Value each share by its own policy."""
+        shares = zip(
+            self.actors, self._shares(observation, 0), wanted.chunk(len(self.actors)), strict=True
+        )
+        return torch.cat([actor.values_where(share, which) for actor, share, which in shares])
+
+    def _shares(self, observation: Observation, dim: int) -> list[Observation]:
+        parts = {part: rows.chunk(len(self.actors), dim) for part, rows in observation.items()}
+        return [{part: rows[k] for part, rows in parts.items()} for k in range(len(self.actors))]
+
+
+def chunked(compute: Callable[[Observation], Tensor], rows: Observation, chunk_size: int) -> Tensor:
+    """Return `compute` of observation rows [B, ...], a chunk at a time, end to end."""
+    count = len(next(iter(rows.values())))
+    parts = [
+        compute({part: tensor[start : start + chunk_size] for part, tensor in rows.items()})
+        for start in range(0, count, chunk_size)
+    ]
+    return torch.cat(parts)
