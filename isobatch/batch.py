@@ -88,6 +88,11 @@ class Batch:
         return self.rollout_size // self.n_minibatches
 
     @property
+    def most_rows(self) -> int:
+        """Rows of the largest minibatch of a whole rollout, N x T / M rounded up."""
+        return -(-self.rollout_size // self.n_minibatches)
+
+    @property
     def grad_steps_per_iteration(self) -> int:
         """Gradient steps taken on one rollout, M x E."""
         return self.n_minibatches * self.n_epochs

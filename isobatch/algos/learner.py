@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -12,6 +12,7 @@ from torch import Tensor
 from isobatch.experience import Rollout
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
+from isobatch.update import Gather, Stepper
 
 Made = TypeVar("Made")
 
@@ -29,6 +30,15 @@ class Learned(NamedTuple):
     """PPG: iterations of the policy phase under way, after this one; None: as before."""
 
 
+TakeGradient = Callable[[Stepper, Tensor, Gather], Awaitable[dict[str, Tensor]]]
+"""As `Stepper.gradient`, by the stepper itself or together with other runs' steppers."""
+
+
+async def own_gradient(stepper: Stepper, rows: Tensor, gather: Gather) -> dict[str, Tensor]:
+    """Let the stepper compute it."""
+    return stepper.gradient(rows, gather)
+
+
 @dataclass(frozen=True)
 class Context:
     """What a learner works with."""
@@ -42,6 +52,13 @@ class Context:
     """For files it may need while it runs."""
     note: Callable[[str], None] = lambda text: None
     """Is told what goes on in an iteration that takes long."""
+    gradient: TakeGradient = own_gradient
+    """How gradients are computed: by each stepper for itself, or for a cohort of runs at once."""
+
+    @property
+    def is_alone(self) -> bool:
+        """True where the run's gradients are its own affair."""
+        return self.gradient is own_gradient
 
 
 class Learner(Protocol):
@@ -63,6 +80,15 @@ class Learner(Protocol):
 
 
 @runtime_checkable
+class Awaits(Protocol):
+    """A learner that awaits its gradients (`Context.gradient`), and so may learn in a cohort."""
+
+    async def learning(self, rollout: Rollout) -> Learned:
+        """As `learn`."""
+        ...
+
+
+@runtime_checkable
 class Holds(Protocol):
     """A learner that holds experience from one rollout to the next, outside the state.
 
@@ -76,6 +102,22 @@ class Holds(Protocol):
     def hold(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
         """Hold again what `held` returned."""
         ...
+
+
+def awaits(kind: type) -> bool:
+    """Say whether a learner's class may learn in a cohort.
+
+    One that changes how it learns alone, by a `learn` or `improve` of its own over another's, may
+    not: it would not be heard there.
+    """
+
+    def owner(name: str) -> type:
+        return next(each for each in kind.__mro__ if name in vars(each))
+
+    alone = [name for name in ("learn", "improve") if hasattr(kind, name)]
+    return hasattr(kind, "learning") and all(
+        issubclass(owner("learning"), owner(name)) for name in alone
+    )
 
 
 class Latest(Generic[Made]):

@@ -24,6 +24,7 @@ from isobatch.noise import online
 from isobatch.objectives import Current, Samples, policy_loss
 from isobatch.recipe import Objective, Recipe
 from isobatch.state import TrainState
+from isobatch.turns import at_once
 from isobatch.update import Call, Stepper, minibatches
 from isobatch.update.optimize import scheduled
 
@@ -58,7 +59,7 @@ class Ppo:
             terms,
             settings=settings,
             distribution=state.model.distribution,
-            vf_coef=settings.vf_coef if together else 0.0,
+            trains_value=together,
         )
         return make_stepper(self.context, evaluate, state.optimizer), value_stepper
 
@@ -68,6 +69,12 @@ class Ppo:
             return Learned({})
         return self.improve(rollout, *advantages_and_targets(self.state, rollout))
 
+    async def learning(self, rollout: Rollout) -> Learned:
+        """The same in a cohort, where gradients are awaited."""
+        if not rollout.n_valid:
+            return Learned({})
+        return await self.improving(rollout, *advantages_and_targets(self.state, rollout))
+
     def improve(
         self,
         rollout: Rollout,
@@ -75,10 +82,20 @@ class Ppo:
         targets: Tensor,
         weights: Tensor | None = None,
     ) -> Learned:
-        """The same, with advantages and value targets [T, N] of the caller's.
+        """Update from advantages and value targets [T, N] of the caller's.
 
         `weights` [T, N] multiply the advantages once they are normalised.
         """
+        return at_once(self.improving(rollout, advantages, targets, weights))
+
+    async def improving(
+        self,
+        rollout: Rollout,
+        advantages: Tensor,
+        targets: Tensor,
+        weights: Tensor | None = None,
+    ) -> Learned:
+        """The same in a cohort, where gradients are awaited."""
         state, recipe = self.state, self.state.recipe
         raw = advantages[rollout.valid]
         statistics = {
@@ -98,8 +115,8 @@ class Ppo:
         stepper, value_stepper = self._steppers(recipe)
         apart = Learned({})
         if value_stepper is not None:
-            apart = self._value_epochs(value_stepper, rows_of, n_minibatches, step_size)
-        policy = self._policy_epochs(stepper, rows_of, n_minibatches, step_size)
+            apart = await self._value_epochs(value_stepper, rows_of, n_minibatches, step_size)
+        policy = await self._policy_epochs(stepper, rows_of, n_minibatches, step_size)
         return Learned(
             statistics | policy.statistics | apart.statistics,
             epochs=policy.epochs + apart.epochs,
@@ -124,14 +141,14 @@ class Ppo:
             seed=(recipe.seed, state.counters.iterations),
         )
 
-    def _policy_epochs(
+    async def _policy_epochs(
         self, stepper: Stepper, rows_of: Gathering, n_minibatches: int, step_size: float
     ) -> Learned:
         state, recipe = self.state, self.state.recipe
         taken: list[dict[str, Tensor]] = []
         for epoch in range(recipe.batch.n_epochs):
             for rows in rows_of.minibatches(n_minibatches):
-                measured = stepper.gradient(rows, rows_of)
+                measured = await self.context.gradient(stepper, rows, rows_of)
                 if _went_too_far(measured["approx_kl"], recipe.objective.target_kl):
                     stop = {"stopped_early": 1.0, "stopped_at_kl": float(measured["approx_kl"])}
                     return Learned(mean_statistics(taken) | stop, epoch, len(taken))
@@ -141,14 +158,14 @@ class Ppo:
                 taken.append(measured | {"grad_norm": torch.tensor(norm)})
         return Learned(mean_statistics(taken), recipe.batch.n_epochs, len(taken))
 
-    def _value_epochs(
+    async def _value_epochs(
         self, stepper: Stepper, rows_of: Gathering, n_minibatches: int, step_size: float
     ) -> Learned:
         epochs = self.state.recipe.objective.n_value_epochs
         taken: list[dict[str, Tensor]] = []
         for _ in range(epochs):
             for rows in rows_of.minibatches(n_minibatches):
-                taken.append(stepper.gradient(rows, rows_of))
+                taken.append(await self.context.gradient(stepper, rows, rows_of))
                 stepper.step(step_size)
         return Learned(mean_statistics(taken), epochs, len(taken))
 
@@ -233,7 +250,11 @@ class Gathering:
 
 
 def terms(
-    call: Call, samples: Samples, settings: Objective, distribution: Distribution, vf_coef: float
+    call: Call,
+    samples: Samples,
+    settings: Objective,
+    distribution: Distribution,
+    trains_value: bool = True,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return per-sample losses [b] and the statistics that go with them, each [b].
 
@@ -249,8 +270,8 @@ def terms(
             field="objective",
         )
     value = losses.value_loss(values, samples.targets)
-    loss = policy + vf_coef * value
-    if settings.ent_coef:
+    loss = policy + settings.vf_coef * value if trains_value else policy
+    if isinstance(settings.ent_coef, Tensor) or settings.ent_coef:
         loss = loss - settings.ent_coef * entropy
     behav, prox = samples.logp_behav, samples.logp_prox
     before = behav if samples.logp_before is None else samples.logp_before

@@ -21,6 +21,7 @@ from isobatch.experience import Rollout
 from isobatch.models import QNetwork
 from isobatch.recipe import Exploration
 from isobatch.state import TrainState
+from isobatch.turns import at_once
 from isobatch.update import Call, minibatches
 
 
@@ -41,12 +42,16 @@ class Pqn:
 
     def __init__(self, context: Context) -> None:
         assert isinstance(context.state.model, QNetwork)
-        self.state, self.network = context.state, context.state.model
+        self.context, self.state, self.network = context, context.state, context.state.model
         self._stepper = Latest(lambda recipe: make_stepper(context, terms, context.state.optimizer))
         self._explore(self.state.counters.env_steps)
 
     def learn(self, rollout: Rollout) -> Learned:
         """Update the action values."""
+        return at_once(self.learning(rollout))
+
+    async def learning(self, rollout: Rollout) -> Learned:
+        """The same in a cohort, where gradients are awaited."""
         if not rollout.n_valid:
             return Learned({})
         state, recipe = self.state, self.state.recipe
@@ -65,7 +70,7 @@ class Pqn:
         taken: list[dict[str, Tensor]] = []
         for _ in range(epochs):
             for rows in minibatches(rollout.valid, n_minibatches, shuffle, by):
-                measured = stepper.gradient(rows, gather)
+                measured = await self.context.gradient(stepper, rows, gather)
                 norm = stepper.step(step_size)
                 taken.append(measured | {"grad_norm": torch.tensor(norm)})
         self._explore(state.counters.env_steps + rollout.n_valid)

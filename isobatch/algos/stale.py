@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isobatch.algos.learner import Context, Holds, Learned, Learner
+from isobatch.algos.learner import Awaits, Context, Holds, Learned, Learner
 from isobatch.experience import Rollout, chunked, from_tensors, to_tensors
 from isobatch.state import under
 
@@ -28,17 +28,30 @@ class Stale:
 
     def learn(self, rollout: Rollout) -> Learned:
         """Learn from the rollout whose turn it is, if there is one yet."""
+        late = self._whose_turn(rollout)
+        return Learned({}) if late is None else self._aged(self.learner.learn(late))
+
+    async def learning(self, rollout: Rollout) -> Learned:
+        """The same in a cohort, where gradients are awaited."""
+        assert isinstance(self.learner, Awaits)
+        late = self._whose_turn(rollout)
+        return Learned({}) if late is None else self._aged(await self.learner.learning(late))
+
+    def _whose_turn(self, rollout: Rollout) -> Rollout | None:
+        """Let a rollout wait; return the one whose turn it is, as the loss is to see it."""
         if self.waiting and self.waiting[0].n_envs != rollout.n_envs:
             self.waiting.clear()  # Their environments are gone.
         self.waiting.append(rollout)
         if len(self.waiting) <= self.state.recipe.objective.staleness:
-            return Learned({})
-        late = self.waiting.popleft()
+            return None
+        return self._as_the_loss_sees_it(self.waiting.popleft())
+
+    def _aged(self, learned: Learned) -> Learned:
+        """Say how old the rollout was that was learned from."""
         age = {
             "age_iterations": float(len(self.waiting)),
             "age_env_steps": float(sum(each.n_valid for each in self.waiting)),
         }
-        learned = self.learner.learn(self._as_the_loss_sees_it(late))
         return learned._replace(statistics=age | learned.statistics)
 
     def held(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

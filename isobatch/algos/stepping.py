@@ -24,12 +24,13 @@ def make_stepper(
     # Not the budget of the moment: resuming may change it, and compiled bits are others.
     budget = state.counters.budget or recipe.total_timesteps
     small = on_cpu and not state.has_images and not any(True for _ in state.model.buffers())
-    compiled = None
-    if may_compile and (
-        choice == "on" or (choice == "auto" and small and worth_compiling(recipe.batch, budget))
-    ):
-        capacity = -(-recipe.batch.rollout_size // recipe.batch.n_minibatches)
+    compiled, replicas = None, None
+    pays = choice == "on" or (choice == "auto" and small and worth_compiling(recipe.batch, budget))
+    if may_compile and context.is_alone and pays:
+        capacity = recipe.batch.most_rows
         compiled = CompiledGradient(state.model, parameters, evaluate, capacity)
+    if compiled is None and context.is_alone and on_cpu and state.has_images:
+        replicas = _replicas(state)
     return Stepper(
         state.model,
         parameters,
@@ -38,7 +39,7 @@ def make_stepper(
         recipe.optimizer,
         context.chunk_size,
         compiled,
-        _replicas(state) if on_cpu and state.has_images and not compiled else None,
+        replicas,
     )
 
 

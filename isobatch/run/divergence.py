@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from isobatch.algos import Learned, Learner
+from isobatch.algos.learner import Awaits
 from isobatch.errors import UserError
 from isobatch.experience import Rollout, to_tensors
 from isobatch.run.store import RunDirectory, write_sealed
@@ -27,15 +28,16 @@ class Diverged(UserError):
 class Guard:
     """Lets a learner learn, and looks at what comes of it before that reaches a checkpoint."""
 
-    def __init__(self, learner: Learner, directory: RunDirectory) -> None:
-        self._learner, self._directory = learner, directory
+    def __init__(self, learner: Learner, directory: RunDirectory, alone: bool = True) -> None:
+        self._learner, self._directory, self._alone = learner, directory, alone
+        self.columns = learner.columns
         self._in_a_row = 0
 
-    def learn(self, state: TrainState, rollout: Rollout) -> Learned:
+    async def learn(self, state: TrainState, rollout: Rollout) -> Learned:
         """Learn from a rollout; stop a run that diverges, or undo it where the recipe says so."""
         skips = state.recipe.optimizer.on_divergence == "skip"
         before = Before(state) if skips else None
-        learned = self._learner.learn(rollout)
+        learned = await self._learn(rollout)
         lost = _lost(state, learned.statistics)
         if lost is None:
             self._in_a_row = 0
@@ -50,6 +52,11 @@ class Guard:
             )
         before.restore(state)
         return Learned({"skipped_updates": 1}, phase_iterations=learned.phase_iterations)
+
+    async def _learn(self, rollout: Rollout) -> Learned:
+        if self._alone or not isinstance(self._learner, Awaits):
+            return self._learner.learn(rollout)
+        return await self._learner.learning(rollout)
 
     def _keep(self, state: TrainState, rollout: Rollout, lost: str) -> None:
         """Write the rollout for who wants to know why."""

@@ -146,6 +146,10 @@ class Environments:
             row_limit=left if left < state.recipe.batch.rollout_size else None,
         )
 
+    async def rollout(self, state: TrainState) -> Rollout:
+        """As `collect`, for a run that awaits its rollouts."""
+        return self.collect(state)
+
     def take_faults(self, note: Callable[[str], None]) -> dict[str, Any]:
         """Return how often environments failed since this was asked, as a row's columns.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from isobatch import machine
 from isobatch.algos import Context, Learned, Learner, make_learner
+from isobatch.algos.learner import TakeGradient, own_gradient
 from isobatch.errors import UserError
 from isobatch.experience import Rollout
 from isobatch.noise import online
@@ -23,6 +24,7 @@ from isobatch.run.interrupt import Abandoned, Stop, stop_requests
 from isobatch.run.sinks import MetricsFile, Sink, Sinks
 from isobatch.run.store import Checkpoint, RunDirectory
 from isobatch.state import TrainState
+from isobatch.turns import at_once
 
 OnIteration = Callable[[dict[str, Any]], bool | None]
 """Is given each row; returning False stops the run, saved."""
@@ -41,44 +43,64 @@ def run(
     With `exactly`, the checkpoint that the state is from, environments and learner are brought to
     where they were.
     """
-    state.counters.environments = environments.made
-    if state.recipe.machine.exact_resume:
-        environments.keep_actions(directory.folder)
     image = environments.image is not None
     if image:
         machine.keep_freed_memory()
+    with machine.torch_threads(state.recipe.machine.threads, image), stop_requests() as stop:
+        course = training(
+            state, environments, directory, sinks, stop, on_iteration=on_iteration, exactly=exactly
+        )
+        return at_once(course)
+
+
+async def training(
+    state: TrainState,
+    environments: Environments,
+    directory: RunDirectory,
+    sinks: Iterable[Sink],
+    stop: Stop,
+    *,
+    gradient: TakeGradient = own_gradient,
+    on_iteration: OnIteration | None = None,
+    exactly: Checkpoint | None = None,
+) -> bool:
+    """As `run`, in a cohort too: rollouts are awaited from `environments`, gradients from there."""
+    state.counters.environments = environments.made
+    if state.recipe.machine.exact_resume:
+        environments.keep_actions(directory.folder)
     heard = Sinks([MetricsFile(directory)], sinks)
     marks = Marks(directory, state, environments.make_env)
-    with machine.torch_threads(state.recipe.machine.threads, image), stop_requests() as stop:
-        learner = make_learner(Context(state, environments.chunk_size, directory.path, heard.note))
-        keeper = Keeper(directory, environments, learner, stop)
-        heard.start(state.recipe, str(directory.path), state.counters.env_steps)
-        abandoned = False
-        try:
-            if exactly is not None:
-                exact.bring_back(state, environments, learner, exactly, heard.note)
-            keeper.settle(state)
-            keeper.checkpoint(state)  # A kill from here on leaves a run that resumes.
-            _iterate(state, environments, learner, heard, keeper, marks, stop, on_iteration)
-            keeper.checkpoint(state)
-        except Abandoned:
-            abandoned = True
-            keeper.rescue(state)
-        except UserError:
-            keeper.rescue(state)
-            raise
-        finally:
-            heard.stop()
-            learner.close()
-            if stop.requested:
-                environments.close()  # While a stop is seen to: they may hang in this too.
+    context = Context(state, environments.chunk_size, directory.path, heard.note, gradient)
+    learner = make_learner(context)
+    keeper = Keeper(directory, environments, learner, stop)
+    heard.start(state.recipe, str(directory.path), state.counters.env_steps)
+    abandoned = False
+    try:
+        if exactly is not None:
+            exact.bring_back(state, environments, learner, exactly, heard.note)
+        keeper.settle(state)
+        keeper.checkpoint(state)  # A kill from here on leaves a run that resumes.
+        guard = Guard(learner, directory, context.is_alone)
+        await _iterate(state, environments, guard, heard, keeper, marks, stop, on_iteration)
+        keeper.checkpoint(state)
+    except Abandoned:
+        abandoned = True
+        keeper.rescue(state)
+    except UserError:
+        keeper.rescue(state)
+        raise
+    finally:
+        heard.stop()
+        learner.close()
+        if stop.requested:
+            environments.close()  # While a stop is seen to: they may hang in this too.
     return abandoned or state.steps_left >= state.recipe.batch.n_envs
 
 
-def _iterate(
+async def _iterate(
     state: TrainState,
     environments: Environments,
-    learner: Learner,
+    guard: Guard,
     sinks: Sinks,
     keeper: Keeper,
     marks: Marks,
@@ -87,11 +109,10 @@ def _iterate(
 ) -> None:
     """Move, collect, learn, count, record."""
     first = {"resumed": True} if state.counters.restarts else {}
-    columns = (*learner.columns, *(online.COLUMNS if state.recipe.probe_interval else ()))
+    columns = (*guard.columns, *(online.COLUMNS if state.recipe.probe_interval else ()))
     cost = marks.begin(state, environments.env)
     if cost is not None:
         sinks.note(cost)
-    guard = Guard(learner, keeper.directory)
     began = time.perf_counter()
     while state.steps_left >= state.recipe.batch.n_envs:
         # Before it collects, so that what moved is always said in a row.
@@ -103,12 +124,12 @@ def _iterate(
             count_warmup(state, environments, marks, warmup)
             began += time.perf_counter() - before  # No time of training's either.
         keeper.settled = not moved
-        rollout = environments.collect(state)
+        rollout = await environments.rollout(state)
         began += marks.passed(state, environments.env, rollout.n_valid)  # No time of training's.
         if stop.requested:
             keeper.rescue(state)  # The update may take longer than is left.
         keeper.settled = False
-        learned = guard.learn(state, rollout)
+        learned = await guard.learn(state, rollout)
         now = time.perf_counter()
         elapsed, began = now - began, now
         count(state, rollout, learned, environments.made, elapsed)

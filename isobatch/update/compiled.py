@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from isobatch.batch import Batch
-from isobatch.update.gradient import Evaluate, Gather, means, sums
+from isobatch.update.gradient import Evaluate, Gather, means, padded, sums
 from isobatch.update.optimize import FlatParameters
 
 COMPILE_FROM_STEPS = 20_000
@@ -53,13 +53,12 @@ class CompiledGradient:
         # Compile in this process: a pool of compiler processes would outlive a short run.
         config.compile_threads = 1
         self._function = torch.compile(gradient, dynamic=False, fullgraph=True)
-        self._all = torch.ones(capacity, device=parameters.vector.device)
         self._proven = False
 
     @torch.no_grad()
     def __call__(self, rows: Tensor, gather: Gather) -> dict[str, Tensor]:
         """As `Stepper.gradient`."""
-        rows, counted = self._padded(rows)
+        rows, counted = padded(rows, self.capacity)
         vector, samples = self._parameters.vector.detach(), gather(rows)
         try:
             gradient, statistics = self._function(vector, samples, counted)
@@ -71,15 +70,6 @@ class CompiledGradient:
         self._proven = True
         self._parameters.gradient.copy_(gradient)
         return statistics
-
-    def _padded(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `capacity` rows, and 1 for each that counts and 0 for padding."""
-        missing = self.capacity - len(rows)
-        if not missing:
-            return rows, self._all
-        counted = self._all.clone()
-        counted[len(rows) :] = 0
-        return torch.cat([rows, rows[:1].expand(missing)]), counted
 
 
 def worth_compiling(batch: Batch, total_timesteps: int) -> bool:

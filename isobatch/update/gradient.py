@@ -47,6 +47,16 @@ def sums(evaluate: Evaluate, call: Call, samples: Any, counted: Tensor | None = 
     return RowSums((losses * counted).sum(), list(statistics), values @ counted)
 
 
+def padded(rows: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
+    """Return `capacity` rows, and as many numbers: 1 for each that counts and 0 for padding."""
+    counted = torch.ones(capacity, device=rows.device)
+    missing = capacity - len(rows)
+    if not missing:
+        return rows, counted
+    counted[len(rows) :] = 0
+    return torch.cat([rows, rows[:1].expand(missing)]), counted
+
+
 def means(names: Sequence[str], parts: Sequence[Tensor], count: int | Tensor) -> dict[str, Tensor]:
     """Return the statistics' means over `count` rows, from their sums [S] over parts of them."""
     total = (parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)) / count
