@@ -23,7 +23,7 @@ def make_learner(context: Context) -> Learner:
     """Return the learner of the algorithm of the recipe in force."""
     recipe = context.state.recipe
     check(recipe)
-    learner = _learner_class(recipe)(context)
+    learner = learner_class(recipe)(context)
     return Stale(learner, context) if recipe.objective.staleness else learner
 
 
@@ -35,13 +35,13 @@ def check(recipe: Recipe, observations: ObservationLayout | None = None) -> None
     """
     if recipe.algorithm.policy_gradient:
         policy_loss(recipe.objective.objective)
-    own = getattr(_learner_class(recipe), "check", None)
+    own = getattr(learner_class(recipe), "check", None)
     if own is not None and observations is not None:
         own(recipe, observations)
 
 
-def _learner_class(recipe: Recipe) -> Callable[[Context], Learner]:
-    """Return the class, imported when it is first needed where the registry only names it."""
+def learner_class(recipe: Recipe) -> Callable[[Context], Learner]:
+    """Return a recipe's learner class, imported when it is first needed where the registry only names it."""
     kind = recipe.algorithm.learner
     if not isinstance(kind, str):
         return kind

@@ -13,7 +13,7 @@ one width with copies whose result nobody takes: what a run computes does not de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from isobatch.recipe import Objective
-from isobatch.update.gradient import Gather, means, padded, sums
+from isobatch.update.gradient import Evaluate, Gather, means, padded, sums
 from isobatch.update.step import Stepper
 
 COEFFICIENTS = ("ent_coef", "vf_coef", "kl_coef")
@@ -51,14 +51,20 @@ class Stack:
         self._traced: dict[Any, tuple[Traced, list[str]]] = {}
 
     @torch.no_grad()
-    def __call__(self, wanted: Sequence[Wanted]) -> list[dict[str, Tensor]]:
-        """Leave each gradient with its stepper; return the mean statistics, as `Stepper.gradient`.
+    def __call__(self, asked: Mapping[int, Wanted]) -> dict[int, dict[str, Tensor]]:
+        """Leave gradients with their steppers; return the mean statistics, as `Stepper.gradient`.
 
-        All must be steps on the same kind of loss.
+        Of the runs that ask, by number, those on the same loss as the first are answered.
         """
+        kind = _loss(next(iter(asked.values())).stepper)
+        asked = {place: each for place, each in asked.items() if _loss(each.stepper) is kind}
+        wanted = list(asked.values())
         if any(len(each.rows) > self.capacity for each in wanted):
             # By whole environments, or of a budget's last few rows: one after the other.
-            return [each.stepper.gradient(each.rows, each.gather) for each in wanted]
+            return {
+                place: each.stepper.gradient(each.rows, each.gather)
+                for place, each in asked.items()
+            }
         filled = [*wanted, *[wanted[0]] * (self.width - len(wanted))]
         rows, counted = zip(*(padded(each.rows, self.capacity) for each in filled), strict=True)
         gathered = [each.gather(own) for each, own in zip(filled, rows, strict=True)]
@@ -72,19 +78,21 @@ class Stack:
         ]
         function, names = self._function(wanted[0].stepper, stacked, shape[0])
         gradients, *statistics = function(*stacked)
-        found = []
-        for place, each in enumerate(wanted):
-            each.stepper.parameters.gradient.copy_(gradients[place])
-            found.append({name: own[place] for name, own in zip(names, statistics, strict=True)})
+        found = {}
+        for row, (place, each) in enumerate(asked.items()):
+            each.stepper.parameters.gradient.copy_(gradients[row])
+            found[place] = {name: own[row] for name, own in zip(names, statistics, strict=True)}
         return found
 
     def _function(
         self, stepper: Stepper, stacked: list[Tensor | None], shape: Any
     ) -> tuple[Traced, list[str]]:
         """Return the function for this loss and these shapes, written out when first needed."""
-        evaluate = stepper.evaluate
-        loss = evaluate.func if isinstance(evaluate, partial) else evaluate
-        key = loss, shape, *(None if each is None else (each.shape, each.dtype) for each in stacked)
+        key = (
+            _loss(stepper),
+            shape,
+            *(None if each is None else (each.shape, each.dtype) for each in stacked),
+        )
         if key not in self._traced:
             self._traced[key] = _trace(stepper, stacked, shape)
         return self._traced[key]
@@ -112,6 +120,11 @@ def _trace(stepper: Stepper, stacked: list[Tensor | None], shape: Any) -> tuple[
     dims = tuple(None if each is None else 0 for each in stacked)
     graph = make_fx(vmap(gradient, in_dims=dims))(*stacked)
     return graph.forward, names
+
+
+def _loss(stepper: Stepper) -> Evaluate:
+    evaluate = stepper.evaluate
+    return evaluate.func if isinstance(evaluate, partial) else evaluate
 
 
 def _coefficients(stepper: Stepper) -> list[float]:

@@ -1,0 +1,240 @@
+"""Several runs of one recipe in one process: what differs is the seed, and numbers.
+
+Each is an ordinary run: its own state, random numbers, normalisers, counters, files. But rollouts
+come from one pool of environments in which all their policies act at once, and gradients of their
+minibatches are computed together (`isobatch.update.stacked`). So a run costs a fraction of what it
+costs alone, where networks are small.
+
+A run does not depend on its companions. It differs from the same run alone by rounding, since
+products of stacked matrices may add in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isobatch import algos, envs, machine
+from isobatch.algos.learner import awaits
+from isobatch.envs.seeds import env_seeds
+from isobatch.errors import UserError
+from isobatch.experience import Collector, Rollout, Several
+from isobatch.files import Folder
+from isobatch.recipe import Recipe
+from isobatch.run.interrupt import Abandoned, Stop, stop_requests
+from isobatch.run.loop import training
+from isobatch.run.sinks import Sink
+from isobatch.run.store import RunDirectory
+from isobatch.state import TrainState
+from isobatch.turns import Asked
+from isobatch.update import Gather, Stepper, chunk_rows
+from isobatch.update.stacked import COEFFICIENTS, Stack, Wanted
+
+NUMBERS = (
+    *COEFFICIENTS, "learning_rate", "adam_beta1", "adam_beta2", "adam_eps", "rms_decay", "momentum",
+    "max_grad_norm", "gamma", "gae_lambda", "clip_range", "target_kl", "advantage_decay",
+    "proximal_decay", "reward_gamma", "reward_clip", "total_timesteps", "seed", "epsilon_start",
+    "epsilon_end", "epsilon_fraction",
+)  # fmt: skip
+"""What may differ between the runs of a cohort."""
+UNIMPORTANT = ("keep_policies", "checkpoint_seconds", "eval_marks", "eval_episodes")
+"""What may differ too, since it changes nothing that is learned."""
+
+
+def why_alone(recipe: Recipe) -> str | None:
+    """Say why a run of this recipe must be trained alone; None where it may be in a cohort."""
+    if not awaits(algos.learner_class(recipe)):
+        return f"{recipe.algo} is trained alone"
+    if recipe.reshape.batch_schedule:
+        return "its batch changes while it trains"
+    if recipe.machine.exact_resume:
+        return "exact_resume keeps the actions of a single run"
+    if recipe.environment.stagger:
+        return "stagger steps its environments by themselves first"
+    if recipe.environment.vectorization == "supervised":
+        return "its environments are supervised one by one"
+    if recipe.model.encoder not in ("auto", "mlp"):
+        return "its networks are large"
+    return None
+
+
+def alike(recipe: Recipe) -> tuple[Any, ...]:
+    """Return what runs of one cohort must have in common."""
+    free = {*NUMBERS, *UNIMPORTANT}
+    return tuple(value for name, value in sorted(recipe.values.items()) if name not in free)
+
+
+@dataclass
+class Member:
+    """A run of the cohort."""
+
+    state: TrainState
+    directory: RunDirectory
+    sinks: Iterable[Sink]
+    made: int
+    """Environments that it made before: those of the cohort come next."""
+    stopped: bool = False
+    """Whether it was stopped before its budget was spent."""
+    failure: UserError | None = None
+    """What ended it, where it did not end well."""
+    wants: Asked[Any] | None = field(default=None, repr=False)
+
+    def begin(self, course: Coroutine[Any, Any, bool]) -> None:
+        """Train until it asks for something."""
+        self._course = course
+        self.go_on(lambda: course.send(None))
+
+    def answer(self, what: Any) -> None:
+        """Go on with what it asked for."""
+        self.go_on(lambda: self._course.send(what))
+
+    def throw(self, error: BaseException) -> None:
+        """Let what it waits for fail."""
+        if self.wants is not None:
+            self.go_on(lambda: self._course.throw(error))
+
+    def go_on(self, step: Callable[[], Asked[Any]]) -> None:
+        """Train until it asks again, ends, or fails."""
+        self.wants = None
+        try:
+            self.wants = step()
+        except StopIteration as end:
+            self.stopped = end.value
+        except UserError as error:
+            self.failure = error
+
+
+class RolloutAsked(Asked[Rollout]):
+    """A member wants its next rollout."""
+
+
+class GradientAsked(Asked[dict[str, Tensor]]):
+    """A member wants the gradient of a minibatch."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+
+
+async def _gradient(stepper: Stepper, rows: Tensor, gather: Gather) -> dict[str, Tensor]:
+    return await GradientAsked(Wanted(stepper, rows, gather))
+
+
+class Pool:
+    """The environments of all members, a share each, in one vector."""
+
+    def __init__(
+        self, recipes: Sequence[Recipe], made: Sequence[int], device: torch.device
+    ) -> None:
+        self.n_envs = recipes[0].batch.n_envs
+        seeds = [
+            seed
+            for recipe, first in zip(recipes, made, strict=True)
+            for seed in env_seeds(recipe.seed, self.n_envs, first=first)
+        ]
+        self.device = device
+        self.env = envs.make(recipes[0], seeds)
+        self.chunk_size = chunk_rows(self.env.observation_layout.image)
+        self._collector: Collector | None = None
+
+    def collect(self, members: Sequence[Member]) -> Rollout:
+        """Collect a rollout of all; those of members that are done are nobody's."""
+        if self._collector is None:
+            self._collector = Collector(self.env, self.device, self.chunk_size)
+        actor = Several([each.state.actor for each in members])
+        return self._collector.collect(actor, members[0].state.recipe.batch.n_steps)
+
+
+class Seat:
+    """A member's share of the pool, to it its environments."""
+
+    make_env, begun, journal = None, None, None
+
+    def __init__(self, pool: Pool, made: int) -> None:
+        self.env: envs.BatchedEnv
+        self.env, self.chunk_size = pool.env, pool.chunk_size
+        self.made = made + pool.n_envs
+
+    async def rollout(self, state: TrainState) -> Rollout:
+        """Ask for the next rollout; the budget's last is cut so that it is never overrun."""
+        rollout = await RolloutAsked()
+        n_envs, left = state.recipe.batch.n_envs, state.steps_left
+        if left >= state.recipe.batch.rollout_size:
+            return rollout
+        counted = rollout.valid.sum(1).cumsum(0)
+        before = torch.cat([counted.new_zeros(1), counted[:-1]])
+        return rollout.until(int((before + n_envs <= left).cumprod(0).sum()))
+
+    def keep_actions(self, folder: Folder) -> None:
+        """Not in a cohort: `why_alone` says so."""
+        raise AssertionError
+
+    def move(self, state: TrainState) -> dict[str, Any]:
+        """Stay: batches that change are trained alone."""
+        return {}
+
+    def warm_up(self, state: TrainState) -> int:
+        """Begin at once."""
+        return 0
+
+    def take_faults(self, note: Callable[[str], None]) -> Mapping[str, Any]:
+        """Report none: the pool fails as a whole."""
+        return {}
+
+    def close(self) -> None:
+        """Leave that to the pool's owner."""
+
+
+def train_cohort(members: Sequence[Member], pool: Pool, width: int) -> None:
+    """Train all members to the end; how each ended is theirs to say.
+
+    `width` is that of the stack, at least as many as there are members.
+    """
+    recipe = members[0].state.recipe
+    stack = Stack(width, recipe.batch.most_rows)
+    with ExitStack() as held:
+        held.enter_context(machine.torch_threads(recipe.machine.threads, images=False))
+        stop = held.enter_context(stop_requests())
+        for each in members:
+            seat = Seat(pool, each.made)
+            course = training(
+                each.state, seat, each.directory, each.sinks, stop, gradient=_gradient
+            )
+            each.begin(course)
+        _conduct(members, pool, stack, stop)
+
+
+def _conduct(members: Sequence[Member], pool: Pool, stack: Stack, stop: Stop) -> None:
+    while any(each.wants is not None for each in members):
+        try:
+            _answer(members, pool, stack)
+        except (Abandoned, UserError) as error:
+            for each in members:
+                each.throw(error)
+        except BaseException as error:
+            for each in members:
+                if each.wants is not None:
+                    each.wants = None
+                    each._course.close()
+            raise error
+
+
+def _answer(members: Sequence[Member], pool: Pool, stack: Stack) -> None:
+    """Give members what they wait for: gradients first, and a rollout once all wait for it."""
+    asking = {
+        place: each.wants.wanted
+        for place, each in enumerate(members)
+        if isinstance(each.wants, GradientAsked)
+    }
+    if asking:
+        for place, statistics in stack(asking).items():
+            members[place].answer(statistics)
+        return
+    rollout = pool.collect(members)
+    for place, each in enumerate(members):
+        if each.wants is not None:
+            each.answer(rollout.share(place, pool.n_envs))
