@@ -62,7 +62,7 @@ def interrupted(run, moment, number, *more, seconds=0.0):
         return original(*arguments, **named)
 
     def prepare():
-        Folder.write = HalfWritten.write
+        setattr(Folder, "write", HalfWritten.write)  # noqa: B010
         setattr(owner, name, signalling)
 
     ended = command(*TRAIN, *more, "--out", run, before=prepare)
