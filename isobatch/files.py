@@ -293,9 +293,16 @@ def write(path: str | Path, content: bytes) -> None:
 
 def save(path: str | Path, content: bytes, what: str = "") -> None:
     """Write a file that the user named, or say in a line why not; `what` says what it is."""
+    with saving(path, what):
+        write(path, content)
+
+
+@contextmanager
+def saving(path: str | Path, what: str = "") -> Iterator[None]:
+    """Say in a line why a file cannot be written, where the block cannot."""
     named = f"{what} {path}" if what else str(path)
     try:
-        write(path, content)
+        yield
     except OSError as error:
         reason = "the disk is full" if is_disk_full(error) else error.strerror
         raise UserError(f"cannot write {named}: {reason}") from None

@@ -16,6 +16,8 @@ TASKS = Path("/proc/self/task")
 """Where Linux lists a process's threads; on other systems nothing is held anywhere."""
 MEMORY = Path("/proc/meminfo")
 """Where Linux says how much memory there is."""
+CGROUP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+"""Where Linux says which control groups a process is in, and what each of them may take."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """glibc's numbers for two settings of its allocator (malloc.h)."""
 KEPT_BYTES = 1 << 30
@@ -55,12 +57,42 @@ def give_back_memory() -> None:
 
 
 def available_memory() -> int | None:
-    """Return the bytes that can be taken without swapping, None where the system does not tell."""
+    """Return the bytes that can be taken without swapping, None where the system does not tell.
+
+    At most what a container may take in all.
+    """
+    bounds = cgroup_limits(CGROUP, CGROUPS)
     with suppress(OSError):
         for line in MEMORY.read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
+                bounds.append(int(line.split()[1]) * 1024)
+    return min(bounds, default=None)
+
+
+def cgroup_limits(own: Path, groups: Path) -> list[int]:
+    """Return the bounds on memory of a process's control groups and of all that they are in.
+
+    `own` lists its groups, as /proc/self/cgroup does; `groups` is where they are mounted. Version 1
+    has a tree for memory alone. A container may see its own group as the root of the tree, whatever
+    its name: that is looked at too.
+    """
+    found: list[int] = []
+    with suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                root, name = groups, "memory.max"
+            elif "memory" in controllers.split(","):
+                root, name = groups / "memory", "memory.limit_in_bytes"
+            else:
+                continue
+            group = root.joinpath(*(part for part in path.split("/") if part not in ("", "..")))
+            for each in (group, *group.parents):
+                with suppress(OSError, ValueError):  # No such file, or "max".
+                    found.append(int((each / name).read_text()))
+                if each == root:
+                    break
+    return found
 
 
 def thread_ids() -> set[int]:

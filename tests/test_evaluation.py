@@ -84,6 +84,14 @@ class TestMarks:
         assert without_clock(done.evaluations[: len(kept)]) == without_clock(kept)
         assert without_clock(kept) == without_clock(whole.evaluations[: len(kept)])
 
+    def test_a_run_that_fell_short_of_its_budget_plays_its_last_mark_once(self, tmp_path):
+        short = {"n_envs": 3, "n_steps": 5, "n_minibatches": 1, "total_timesteps": 32}
+        run = trained(tmp_path / "run", **short, eval_marks=1)
+        assert run.metrics[-1]["env_steps"] < 32
+        before = run.evaluations
+        assert before[-1]["mark"] == 32
+        assert isobatch.resume(run.path, quiet=True).evaluations == before
+
     def test_the_best_policy_is_kept(self, tmp_path):
         run = trained(tmp_path / "r", eval_marks=5, total_timesteps=4000, n_steps=64)
         best = max(run.evaluations, key=lambda row: row["episode_return"])

@@ -15,6 +15,7 @@ from probe_envs import Counter, TensorCounter
 
 import isobatch
 from isobatch import UserError
+from isobatch.envs import supervised
 from isobatch.envs.faults import EnvironmentFailed
 from isobatch.envs.supervised import SupervisedEnv
 from isobatch.run import interrupt
@@ -384,13 +385,36 @@ class TestSupervised:
         assert float(rollout.observations["vector"][2, 0, 0]) == 2, "what followed that transition"
 
     def test_one_that_only_fails_ends_the_run(self, out):
-        with pytest.raises(EnvironmentFailed, match=r"failed 11 times in a row.*wheel"):
+        with pytest.raises(EnvironmentFailed, match=r"failed 11 times within 1,000 steps.*wheel"):
             isobatch.train(
                 make_env=lambda: Failing(at=1),
                 **tiny(n_envs=1, n_minibatches=1),
                 vectorization="supervised",
                 out=out,
             )
+
+    @pytest.mark.parametrize(("every", "ends"), [(6, True), (8, False)])
+    def test_one_that_fails_often_ends_the_run_and_a_rare_fault_does_not(
+        self, out, monkeypatch, every, ends
+    ):
+        # Of 4 faults the last is 3 x 6 or 3 x 8 steps after the first.
+        monkeypatch.setattr(supervised, "MOST_FAULTS", 3)
+        monkeypatch.setattr(supervised, "FAULT_STEPS", 20)
+
+        def train():
+            return isobatch.train(
+                make_env=lambda: Failing(at=every, length=10**6),
+                **tiny(n_envs=1, n_minibatches=1, total_timesteps=56),
+                vectorization="supervised",
+                out=out,
+            )
+
+        if ends:
+            with pytest.raises(EnvironmentFailed, match=r"4 times within 20 steps.*step 24.*wheel"):
+                train()
+            assert iterations_saved(out)[-1] == 2, "8 steps an iteration, and the 24th failed"
+        else:
+            assert sum(row["env_faults"] for row in train().metrics) >= 7
 
     def test_evaluations_replace_them_too(self, out, tmp_path):
         once = str(tmp_path / "once")

@@ -5,8 +5,9 @@ import threading
 import pytest
 import torch
 
+from isobatch import machine
 from isobatch.envs.pool import PoolEnv
-from isobatch.machine import one_core, thread_ids, torch_threads
+from isobatch.machine import cgroup_limits, one_core, thread_ids, torch_threads
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cores are held on Linux only")
 
@@ -86,3 +87,54 @@ def test_torch_threads(count, images, expected):
 def test_images_use_every_core():
     with torch_threads(0, images=True):
         assert torch.get_num_threads() == len(os.sched_getaffinity(0))
+
+
+LARGEST = 9223372036854771712
+"""What version 1 has where there is no limit."""
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "limits"),
+    [
+        ("0::/a/b", {"a/b/memory.max": "500", "a/memory.max": "300"}, [500, 300]),
+        ("0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "max"}, []),
+        ("0::/a", {"a/memory.max": "500", "memory.max": "200", "b/memory.max": "1"}, [500, 200]),
+        ("0::/docker/1234", {"memory.max": "200"}, [200]),
+        ("0::/../c", {"memory.max": "200"}, [200]),
+        (
+            "9:cpu,cpuacct:/x\n5:memory:/a:b/c\n0::/",
+            {
+                "memory/a:b/c/memory.limit_in_bytes": "400",
+                "memory/a:b/memory.limit_in_bytes": "700",
+                "memory/memory.limit_in_bytes": str(LARGEST),
+                "cpu,cpuacct/x/memory.limit_in_bytes": "1",
+                "memory.limit_in_bytes": "2",
+            },
+            [400, 700, LARGEST],
+        ),
+        ("", {"memory.max": "200"}, []),
+    ],
+)
+def test_limits_of_control_groups_up_to_the_root(tmp_path, own, files, limits):
+    groups = tmp_path / "groups"
+    (tmp_path / "own").write_text(own + "\n" * bool(own))
+    (tmp_path / "memory.max").write_text("3")
+    for name, text in files.items():
+        (groups / name).parent.mkdir(parents=True, exist_ok=True)
+        (groups / name).write_text(text + "\n")
+    assert cgroup_limits(tmp_path / "own", groups) == limits
+
+
+def test_no_control_groups_are_no_limit(tmp_path):
+    assert cgroup_limits(tmp_path / "absent", tmp_path) == []
+
+
+def test_a_container_has_no_more_memory_than_its_limit(tmp_path, monkeypatch):
+    (tmp_path / "own").write_text("0::/\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 4 kB\n")
+    monkeypatch.setattr(machine, "MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(machine, "CGROUP", tmp_path / "own")
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    assert machine.available_memory() == 4096
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert machine.available_memory() == 1000

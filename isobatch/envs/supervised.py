@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from multiprocessing.connection import Connection, wait
@@ -31,9 +32,10 @@ from isobatch.text import say
 START_SECONDS = 60.0
 """For processes to start and import, beside the time limit of a step and a second for each."""
 CLOSE_SECONDS = 5.0
-MOST_FAULTS, MOST_RESETS = 10, 3
-"""Faults in a row that are one too many: of an environment without a step between, and of its
-resets."""
+MOST_FAULTS, FAULT_STEPS = 10, 1000
+"""Faults of one environment that are borne within so many steps: one more ends the run."""
+MOST_RESETS = 3
+"""Faults in a row at its reset that end it."""
 
 
 class Fault(NamedTuple):
@@ -115,7 +117,8 @@ class SupervisedEnv:
         self._make = cloudpickle.dumps(make_env)
         self._steps = 0
         self._done = np.zeros(self.n_envs, bool)
-        self._in_a_row = np.zeros(self.n_envs, int)
+        # When each failed, as far back as it counts.
+        self._failed_at = [deque[int](maxlen=MOST_FAULTS) for _ in seeds]
         self._waiting = True
         self._workers = [Worker(self._make) for _ in seeds]
         try:
@@ -131,6 +134,8 @@ class SupervisedEnv:
     def reset(self) -> Observation:
         """Start all environments with the seeds given."""
         self._done[:], self._steps = False, 0
+        for each in self._failed_at:
+            each.clear()
         for worker, seed in zip(self._workers, self._seeds, strict=True):
             worker.ask("reset", seed)
         first = self._answers(range(self.n_envs), self._timeout)
@@ -153,7 +158,6 @@ class SupervisedEnv:
                 observations[index] = answer
             elif not dropped[index]:
                 observations[index], reward[index], *ends[:, index] = self._checked(index, answer)
-                self._in_a_row[index] = 0
         # An end is an end, even as the time runs out: there is no value to bootstrap.
         terminated, truncated = ends[0], ends[1] & ~ends[0]
         self._done = terminated | truncated
@@ -237,9 +241,11 @@ class SupervisedEnv:
         self.faults.append(fault)
         if fault.trace and os.environ.get(TRACEBACK):
             say(fault.trace, error=True)
-        self._in_a_row[index] += 1
-        if self._in_a_row[index] > MOST_FAULTS:
-            raise self._failed(index, fault, f"failed {self._in_a_row[index]} times in a row")
+        before = self._failed_at[index]
+        if len(before) == MOST_FAULTS and self._steps - before[0] < FAULT_STEPS:
+            often = f"failed {MOST_FAULTS + 1} times within {FAULT_STEPS:,} steps"
+            raise self._failed(index, fault, often)
+        before.append(self._steps)
 
     def _failed(self, index: int, fault: Fault, what: str) -> EnvironmentFailed:
         place = f"environment {index}, step {self._steps}"

@@ -47,8 +47,10 @@ class Marks:
         vectors = recipe.environment.vectorization != "supervised"
         if make_env is not None and self.at and vectors:
             self._make_env, self._width = envs.inspect(make_env)
-        played = [row["episode_return"] for row in directory.evaluations()]
-        self._best = max(played, default=None)
+        played = directory.evaluations()
+        self._best = max((row["episode_return"] for row in played), default=None)
+        self._last = max((row["mark"] for row in played), default=-1)
+        """The last mark that was played."""
 
     def begin(self, state: TrainState, env: envs.BatchedEnv) -> str | None:
         """Play the mark 0, of the policy that has learned nothing; say what evaluation will cost.
@@ -72,7 +74,9 @@ class Marks:
         They were collected by the policy as it is, before it learns from them.
         """
         before = state.counters.env_steps
-        first, last = (bisect_right(self.at, steps) for steps in (before, before + rows))
+        # A run that ended short of its budget has played what lies between.
+        ends = max(before, self._last), before + rows
+        first, last = (bisect_right(self.at, steps) for steps in ends)
         return sum(self._play(state, env, place) for place in range(first, last))
 
     def finish(self, state: TrainState, env: envs.BatchedEnv) -> None:
@@ -122,6 +126,7 @@ class Marks:
             "seconds": round(seconds, 6),
         }
         self._directory.append_evaluation(row)
+        self._last = mark
 
 
 def _actor(state: TrainState, place: int) -> Callable[[Observation], Tensor]:

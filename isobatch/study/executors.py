@@ -18,7 +18,7 @@ from isobatch.errors import UserError
 from isobatch.files import Folder
 from isobatch.registry import IMPORTS
 from isobatch.study.child import STOP_SECONDS
-from isobatch.study.worker import DISK_FULL, work
+from isobatch.study.worker import DISK_FULL, DiskFull, work
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 OWN_RAY = {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -85,7 +85,7 @@ class LocalWorker:
     """
 
     def __init__(self, root: Path, log: Path) -> None:
-        self._log = log
+        self._root, self._log = root, log
         with Folder(log.parent) as folder, folder.append_to(log.name) as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "isobatch.study.child", str(os.getpid()), str(root)],
@@ -106,7 +106,7 @@ class LocalWorker:
         if not code:
             return None
         if code == DISK_FULL:
-            raise UserError(self._last_line())
+            raise DiskFull(self._root)  # There may have been no room for its own line.
         if code < 0:
             return Ending(f"killed by signal {-code}", killed=True)
         return Ending(self._last_line(), killed=False)

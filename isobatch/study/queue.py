@@ -15,24 +15,22 @@ on a shared disk may die at any moment: what they held is free again once its cl
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
-import socket
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from isobatch.errors import DamagedFile, UserError, one_line
-from isobatch.files import MOST_TEXT, Folder, refuse_links
-from isobatch.recipe.checks import refuse_misfits
-from isobatch.run.rows import Rows, read_rows
+from isobatch.files import MOST_TEXT, UNFINISHED, Folder, refuse_links
+from isobatch.run.rows import read_rows
 from isobatch.run.store import EVALUATIONS, iterations_saved, safe_name
 from isobatch.study.design import Cell, Study
+from isobatch.study.records import Holder, Result, sha256
 from isobatch.text import counted
 
 LEASE_SECONDS = 60.0
@@ -45,46 +43,6 @@ MAX_LOSSES = 20
 nothing, but a run that kills its workers must end."""
 
 Status = Literal["done", "running", "failed", "free"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a finished run came to."""
-
-    score: float
-    """The measure of the final policy: mean return over the study's evaluation episodes."""
-    training_return: float | None
-    """Mean return of the last 100 training episodes."""
-    env_steps: int
-    seconds: float
-    restarts: int
-    """How often the run was resumed."""
-    metrics_sha256: str
-    recipe_sha256: str
-    evaluations_sha256: str = ""
-    """Empty in studies of the first version, whose runs were not evaluated while training."""
-
-    def __post_init__(self) -> None:
-        refuse_misfits(self)
-
-
-@dataclass(frozen=True)
-class Holder:
-    """Who holds a cell."""
-
-    token: str
-    host: str
-    pid: int
-    started: str
-    """The process's start, so that a reused pid is not taken for it."""
-
-    def __post_init__(self) -> None:
-        refuse_misfits(self)
-
-    @property
-    def is_dead(self) -> bool:
-        """True where it certainly no longer runs: only a process of this machine can be seen."""
-        return self.host == socket.gethostname() and process_start(self.pid) != self.started
 
 
 class LeaseLost(Exception):
@@ -111,13 +69,13 @@ class Queue:
             same = replace(before, seeds=study.seeds, scores=study.scores) == study
             if not same or not set(before.seeds) <= set(study.seeds):
                 raise UserError(f"{root} holds another study ({before.name}): choose another --out")
-        elif root.exists() and (not root.is_dir() or any(root.iterdir())):
+        elif root.exists() and not _holds_nothing(root):
             raise UserError(f"{root} exists and holds no study: choose another --out")
         try:
             root.mkdir(parents=True, exist_ok=True)
             with Folder(root) as folder:
                 folder.folder("queue", make=True).close()
-                folder.write("study.json", study.to_json().encode())
+            queue.save("study.json", study.to_json().encode())
         except OSError as error:
             raise UserError(f"cannot make the study directory {root}: {error.strerror}") from None
         return queue
@@ -131,10 +89,15 @@ class Queue:
         """Return where a cell's run is kept."""
         return self.root / "runs" / safe_name(cell.arm) / safe_name(cell.env) / str(cell.seed)
 
+    def save(self, name: str, content: bytes) -> None:
+        """Write a file beside the queue: there whole, or as it was."""
+        with self._locked(), Folder(self.root) as folder:
+            folder.sweep()
+            folder.write(name, content)
+
     def states(self) -> dict[Cell, Status]:
         """Return what stands where, at a glance: claims and results are not examined."""
-        with self._files() as folder:
-            present = set(folder.names())
+        present = self._present()
 
         def status(cell: Cell) -> Status:
             for kind in ("done", "failed", "claim"):
@@ -152,7 +115,7 @@ class Queue:
                     self._lose(cell)
                     status = self.states()[cell]
                 if status == "free":
-                    holder = Holder(uuid.uuid4().hex, socket.gethostname(), *_this_process())
+                    holder = Holder.here()
                     self._write(cell, "claim", asdict(holder))
                     return Lease(self, cell, holder)
         return None
@@ -160,10 +123,12 @@ class Queue:
     def forget_dead(self) -> None:
         """Free the cells of this machine's dead processes: they were stopped, not lost."""
         with self._locked():
-            for cell, status in self.states().items():
-                holder = self._holder(cell) if status == "running" else None
+            present = self._present()
+            for cell in self.study.cells:
+                # Also of one that is done: its process may have died before it let go.
+                holder = self._holder(cell) if _name(cell, "claim") in present else None
                 if holder is not None and holder.is_dead:
-                    self._free(cell, "", "", give_up=False)
+                    self._remove(cell, "claim")
 
     @property
     def is_finished(self) -> bool:
@@ -242,6 +207,10 @@ class Queue:
         with Folder(self.root) as folder:
             return folder.folder("queue")
 
+    def _present(self) -> set[str]:
+        with self._files() as folder:
+            return set(folder.names())
+
     def _read(self, cell: Cell, kind: str) -> Any:
         with self._files() as folder:
             return json.loads(folder.read(_name(cell, kind), MOST_TEXT))
@@ -283,10 +252,9 @@ class Queue:
             "iterations": iterations_saved(self.run_path(cell)),
             "time": time.time(),
         }
+        lines = [json.dumps(each) + "\n" for each in (*self.attempts(cell), attempt)]
         with self._files() as folder:
-            rows = Rows(folder, _name(cell, "attempts"))
-            rows.add(attempt)
-            rows.close()
+            folder.write(_name(cell, "attempts"), "".join(lines).encode())
 
     def _free(self, cell: Cell, kind: str, reason: str, give_up: bool) -> None:
         """Take the claim away; give the cell up where another attempt would be in vain."""
@@ -300,6 +268,7 @@ class Queue:
         with self._files() as folder, folder.lock_file(".lock") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             os.utime(file.fileno())
+            folder.sweep()  # Nobody writes without the lock.
             yield os.fstat(file.fileno()).st_mtime
 
 
@@ -348,6 +317,18 @@ class Lease:
             yield
 
 
+def _holds_nothing(root: Path) -> bool:
+    """Say whether a directory is empty, or has only what a kill before study.json leaves."""
+    if not root.is_dir():
+        return False
+    with Folder(root) as folder:
+        names = {name for name in folder.names() if not UNFINISHED.fullmatch(name)}
+        if names != {"queue"}:
+            return not names
+        with folder.folder("queue") as queue:
+            return set(queue.names()) <= {".lock"}
+
+
 def read_study(root: str | Path) -> Study:
     """Return the design of a study directory."""
     file = Path(root) / "study.json"
@@ -358,29 +339,6 @@ def read_study(root: str | Path) -> Study:
         raise UserError(f"{root} holds no study (there is no study.json in it)") from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise UserError(f"{file} cannot be read: {one_line(error)}") from None
-
-
-def sha256(path: Path) -> str:
-    """Return a file's hash, or nothing where there is no such regular file."""
-    try:
-        with Folder(path.parent) as folder:
-            return hashlib.sha256(folder.read(path.name)).hexdigest()
-    except (OSError, DamagedFile):
-        return ""
-
-
-def process_start(pid: int) -> str:
-    """Return when a process of this machine began, '' where there is none."""
-    try:
-        # The name, in brackets, may hold anything; after it come the state and, 20th, the start.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if fields[0] in "ZX" else fields[19]
-    except (OSError, IndexError):
-        return ""
-
-
-def _this_process() -> tuple[int, str]:
-    return os.getpid(), process_start(os.getpid())
 
 
 def _name(cell: Cell, kind: str) -> str:

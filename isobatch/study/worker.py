@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from isobatch.envs.faults import EnvironmentFailed
@@ -18,7 +18,8 @@ from isobatch.files import refuse_links
 from isobatch.recipe import Recipe
 from isobatch.registry import import_for_worker
 from isobatch.run.store import EVALUATIONS
-from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, LeaseLost, Queue, Result, sha256
+from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, LeaseLost, Queue
+from isobatch.study.records import Result, sha256
 from isobatch.text import say
 
 WAIT_SECONDS = 1.0
@@ -30,14 +31,25 @@ DISK_FULL = errno.ENOSPC
 class DiskFull(UserError):
     """There is no room for the study's files."""
 
+    def __init__(self, root: str | Path) -> None:
+        super().__init__(f"the disk is full: {root} cannot be written")
+
 
 def work(root: str | Path) -> None:
-    """Run cells until none is left to run, here or anywhere.
+    """Run cells until none is left to run, here or anywhere; raise `DiskFull` where it is.
 
     A cell whose worker vanished becomes free again, so a worker waits for the others to finish.
     """
     import_for_worker()
-    queue = Queue.open(root)
+    try:
+        _work(Queue.open(root))
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        raise DiskFull(root) from error
+
+
+def _work(queue: Queue) -> None:
     while not queue.is_finished:
         claim = queue.claim()
         if claim is None:
@@ -58,6 +70,9 @@ def _run(claim: Lease) -> str:
     try:
         with _heartbeat(claim):
             result = _train(claim)
+        if result is not None:
+            claim.finish(result)
+            return "done"
     except InUse:
         # Its former worker is only slow, not gone: let it finish.
         claim.release()
@@ -77,14 +92,11 @@ def _run(claim: Lease) -> str:
     except Exception as error:
         if isinstance(error, OSError) and is_disk_full(error):
             claim.release()
-            raise DiskFull(f"the disk is full: {claim.queue.root} cannot be written") from error
+            raise
         claim.error(_last_line())
         return "error"
-    if result is None:
-        claim.release()
-        return "stopped"
-    claim.finish(result)
-    return "done"
+    claim.release()
+    return "stopped"
 
 
 def _train(claim: Lease) -> Result | None:
@@ -161,6 +173,7 @@ def main(root: str) -> int:
     try:
         work(root)
     except DiskFull as error:
-        say(str(error), error=True)
+        with suppress(OSError):  # Its log is on that disk.
+            say(str(error), error=True)
         return DISK_FULL
     return 0

@@ -14,7 +14,8 @@ from isobatch.recipe import Recipe
 from isobatch.run.store import EVALUATIONS
 from isobatch.scaling import SIZES
 from isobatch.study.design import from_toml, load
-from isobatch.study.queue import Queue, sha256
+from isobatch.study.queue import Queue
+from isobatch.study.records import sha256
 from isobatch.study.results import Results
 from isobatch.study.verdict import verdicts
 

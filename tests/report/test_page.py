@@ -17,7 +17,8 @@ from isobatch.run.store import EVALUATIONS
 from isobatch.study import report
 from isobatch.study.claims import Claim
 from isobatch.study.design import Cell, Study, from_toml, load
-from isobatch.study.queue import Queue, Result, sha256
+from isobatch.study.queue import Queue
+from isobatch.study.records import Result, sha256
 from isobatch.study.report import reproduce
 from isobatch.study.report.page import SYMBOLS
 from isobatch.study.results import Results
@@ -420,6 +421,7 @@ def test_the_same_study_gives_the_same_page(tmp_path):
 def test_pages_written_at_the_same_time_are_whole(tmp_path, monkeypatch):
     # Making the page takes far longer than writing it: two drivers would rarely meet there.
     monkeypatch.setattr("isobatch.study.report.page.render", lambda root: "page" * 100_000)
+    Queue.create(tmp_path, STUDY)
     together = threading.Barrier(2, timeout=60)
 
     def write_often():
@@ -431,11 +433,12 @@ def test_pages_written_at_the_same_time_are_whole(tmp_path, monkeypatch):
         for each in [pool.submit(write_often) for _ in range(2)]:
             each.result()
     assert (tmp_path / "report.html").read_text() == "page" * 100_000
-    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+    assert {file.name for file in tmp_path.iterdir()} == {"queue", "report.html", "study.json"}
 
 
 def test_a_page_takes_a_links_place(tmp_path, monkeypatch):
     monkeypatch.setattr("isobatch.study.report.page.render", lambda root: "page")
+    Queue.create(tmp_path, STUDY)
     (tmp_path / "victim").write_text("mine")
     (tmp_path / ".report.html.new").symlink_to("victim")
     (tmp_path / "report.html").symlink_to("victim")

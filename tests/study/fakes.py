@@ -6,7 +6,8 @@ from pathlib import Path
 
 from isobatch.run.store import EVALUATIONS
 from isobatch.study.design import Cell, Study
-from isobatch.study.queue import Queue, Result, sha256
+from isobatch.study.queue import Queue
+from isobatch.study.records import Result, sha256
 
 
 def finish_study(root: Path, study: Study, score: Callable[[Cell], float]) -> Queue:

@@ -13,7 +13,8 @@ from isobatch.study.design import from_toml
 from isobatch.study.driver import conduct
 from isobatch.study.executors import LocalExecutor, RayExecutor, SlurmExecutor
 from isobatch.study.live import Silent
-from isobatch.study.queue import Queue, process_start
+from isobatch.study.queue import Queue
+from isobatch.study.records import process_start
 from isobatch.study.worker import DISK_FULL
 
 TOML = """

@@ -10,8 +10,10 @@ import pytest
 
 from isobatch.errors import DamagedFile, UserError
 from isobatch.study import queue as queue_module
+from isobatch.study import records
 from isobatch.study.design import from_toml, with_seeds
-from isobatch.study.queue import LeaseLost, Queue, Result, read_study, sha256
+from isobatch.study.queue import LeaseLost, Queue, read_study
+from isobatch.study.records import Result, sha256
 
 TOML = """
 [study]
@@ -116,7 +118,7 @@ def test_a_stopped_workers_cell_is_free_again_and_not_counted_as_lost(queue):
 
 
 def test_a_claim_of_another_machine_is_stale_only_after_the_lease(queue, monkeypatch):
-    monkeypatch.setattr(queue_module.socket, "gethostname", lambda: "elsewhere")
+    monkeypatch.setattr(records.socket, "gethostname", lambda: "elsewhere")
     claim = take(queue)
     monkeypatch.undo()
     assert take(queue).cell != claim.cell
@@ -126,7 +128,7 @@ def test_a_claim_of_another_machine_is_stale_only_after_the_lease(queue, monkeyp
 
 
 def test_a_heartbeat_keeps_the_claim(queue, monkeypatch):
-    monkeypatch.setattr(queue_module.socket, "gethostname", lambda: "elsewhere")
+    monkeypatch.setattr(records.socket, "gethostname", lambda: "elsewhere")
     claim = take(queue)
     monkeypatch.undo()
     before = time.time() - queue_module.LEASE_SECONDS - 1
@@ -137,7 +139,7 @@ def test_a_heartbeat_keeps_the_claim(queue, monkeypatch):
 
 @pytest.mark.parametrize("act", ["beat", "release", "fail", "error", "finish"])
 def test_a_worker_that_lost_its_cell_changes_nothing(queue, act, monkeypatch):
-    monkeypatch.setattr(queue_module.socket, "gethostname", lambda: "elsewhere")
+    monkeypatch.setattr(records.socket, "gethostname", lambda: "elsewhere")
     slow = take(queue)
     monkeypatch.undo()
     before = time.time() - queue_module.LEASE_SECONDS - 1

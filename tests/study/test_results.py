@@ -7,7 +7,8 @@ from fakes import finish_study
 
 from isobatch.errors import UserError
 from isobatch.study.design import Cell, from_toml
-from isobatch.study.queue import Queue, Result, sha256
+from isobatch.study.queue import Queue
+from isobatch.study.records import Result, sha256
 from isobatch.study.results import Results
 from isobatch.study.scores import constants
 
