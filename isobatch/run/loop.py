@@ -113,8 +113,8 @@ def _iterate(
         elapsed, began = now - began, now
         count(state, rollout, learned, environments.made, elapsed)
         statistics = dict.fromkeys(columns) | learned.statistics
-        faults = environments.take_faults(sinks.note)
-        row = metrics_row(state, rollout, statistics, elapsed) | moved | faults | first
+        events = environments.take_events(sinks.note)
+        row = metrics_row(state, rollout, statistics, elapsed) | moved | events | first
         first = {}
         sinks.row(row)
         keeper.settle(state)
