@@ -53,7 +53,10 @@ class RemadeEnv:
         """`make` makes a part of so many environments with seeds that were not used yet."""
         sample = parts[0].env
         self.name = sample.name
-        self.observation_layout, self.action_layout = sample.observation_layout, sample.action_layout
+        self.observation_layout, self.action_layout = (
+            sample.observation_layout,
+            sample.action_layout,
+        )
         self.parts, self.every, self._make = parts, every, make
         self._envs = [_divisible(part) for part in parts]
         self._sizes = [part.env.n_envs for part in parts]
@@ -188,7 +191,8 @@ class RemadeEnv:
         """Say which environments the error counts: a part's own, since it was made."""
         first, made_at = sum(self._sizes[:place]), self.parts[place].made_at
         last = first + self._sizes[place] - 1
-        return EnvironmentFailed(f"{error} (of environments {first} to {last}, made at step {made_at})")
+        which = f"of environments {first} to {last}, made at step {made_at}"
+        return EnvironmentFailed(f"{error} ({which})")
 
 
 def _divisible(part: Part) -> Divisible:

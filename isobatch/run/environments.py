@@ -196,7 +196,9 @@ class Environments:
         if env.delayed is not None and "delayed" not in self._noted:
             self._noted.add("delayed")
             ended = math.isfinite(env.delayed)
-            found = f"episodes are {env.delayed:.0f} steps long" if ended else "no episode has ended"
+            found = (
+                f"episodes are {env.delayed:.0f} steps long" if ended else "no episode has ended"
+            )
             note(
                 f"remake_steps {env.every:,}: {found}; environments are re-made after {EPISODES} "
                 "of them"
