@@ -12,7 +12,7 @@ from isobatch import UserError
 from isobatch.envs.gym import from_factory
 from isobatch.envs.remade import Part, RemadeEnv, shares
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "n_envs": 4, "n_steps": 16, "n_minibatches": 2, "n_epochs": 1, "hidden_sizes": (8,),
     "compile": "off", "threads": 1, "total_timesteps": 640, "keep_policies": 0, "quiet": True,
 }  # fmt: skip
@@ -34,7 +34,7 @@ def remade(n_envs, every, length, made=None):
     return RemadeEnv(parts, every, make), journal
 
 
-def steps(env, count):
+def steps(env, count) -> Any:
     env.reset()
     return [env.step(torch.zeros(env.n_envs, 1, dtype=torch.int64)) for _ in range(count)]
 

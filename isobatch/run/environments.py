@@ -232,7 +232,7 @@ class Environments:
         parts = self._parts = list[Part]()
         try:
             for size, saved in zip(sizes, again or [None] * len(sizes), strict=True):
-                made = self._make_part(recipe, size, saved and saved["first"])
+                made = self._make_part(recipe, size, saved["first"] if saved else None)
                 parts.append(replace(made, made_at=saved["made_at"]) if saved else made)
             refuse_too_large(recipe, parts[0].env.observation_layout)
         except BaseException:
