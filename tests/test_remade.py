@@ -89,10 +89,10 @@ def test_until_then_the_run_is_the_same(tmp_path):
 
 def test_a_run_says_what_was_made_anew_and_counts_whole_episodes_only(tmp_path):
     journal = Journal()
+    settings: dict[str, Any] = SMALL | {"total_timesteps": 1280, "remake_steps": 60}
     run = isobatch.train(
         make_env=lambda: Counter(3, journal=journal),
-        **SMALL | {"total_timesteps": 1280},
-        remake_steps=60,
+        **settings,
         out=tmp_path / "run",
     )
     assert sum(row["envs_remade"] for row in run.metrics) >= 8
