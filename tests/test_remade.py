@@ -76,13 +76,14 @@ def test_parts_wait_for_the_step_they_were_made_at():
 
 
 def test_until_then_the_run_is_the_same(tmp_path):
+    cases: dict[str, dict[str, Any]] = {"plain": {}, "remade": {"remake_steps": 10_000}}
     free = {"seconds", "steps_per_second", "time", "envs_remade"}
     rows = [
         [
             {name: value for name, value in row.items() if name not in free}
             for row in isobatch.train("CartPole-v1", **SMALL, **more, out=tmp_path / name).metrics
         ]
-        for name, more in (("plain", {}), ("remade", {"remake_steps": 10_000}))
+        for name, more in cases.items()
     ]
     assert rows[0] == rows[1]
 
