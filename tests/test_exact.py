@@ -11,7 +11,7 @@ import pytest
 import isobatch
 from isobatch import UserError
 from isobatch.run.examine import examine
-from isobatch.run.store import CLOCK_COLUMNS, read_policy
+from isobatch.run.store import CLOCK_COLUMNS, read_policy, read_sealed
 
 SMALL = {
     "n_envs": 4, "n_steps": 16, "n_minibatches": 2, "n_epochs": 2, "hidden_sizes": (8,),
@@ -74,6 +74,65 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, case):
     assert [{k: v for k, v in row.items() if k not in drop} for row in cut.evaluations] == [
         {k: v for k, v in row.items() if k not in drop} for row in whole.evaluations
     ]
+
+
+REMADE = {
+    "ppo": {"normalize_rewards": True, "normalize_observations": True},
+    "reinforce": {"algo": "reinforce", "n_minibatches": 1, "n_epochs": 1},
+    "ppg-ewma": {"algo": "ppg-ewma", "n_policy_iterations": 4, "n_aux_epochs": 2, "n_epochs": 1},
+    "stale": {"staleness": 2},
+    "staggered": {"stagger": True},
+    "scheduled": {"batch_schedule": "0:4x16, 300:6x8, 900:3x16", "n_minibatches": 1},
+    "adaptive": {"batch_schedule": "adaptive", "probe_every": 2},
+    "alone": {"n_envs": 1, "n_minibatches": 1, "total_timesteps": 320},
+    "gymnasium": {"env": "gymnasium:CartPole-v1"},
+    "processes": {"env": "gymnasium:CartPole-v1", "vectorization": "async"},
+}
+SHORT = {"env_options": ("max_episode_steps=2",), "remake_steps": 40, "total_timesteps": 1280}
+
+
+@pytest.mark.parametrize("case", REMADE)
+def test_it_does_with_environments_that_are_made_anew(tmp_path, case):
+    """Stopped before any was, between the first and the last of the first four, and later."""
+    settings: dict[str, Any] = {"env": "CartPole-v1", **SMALL, **SHORT, **REMADE[case]}
+    env = settings.pop("env")
+    whole = isobatch.train(env, **settings, out=tmp_path / "whole", quiet=True)
+    assert sum(row["envs_remade"] for row in whole.metrics) > 4
+    path = tmp_path / "cut"
+    isobatch.train(env, **settings, out=path, quiet=True, on_iteration=stop_after(2))
+    for count in (1, 1, 5, 2):
+        isobatch.resume(path, quiet=True, on_iteration=stop_after(count))
+        assert all(each.is_whole for each in examine(path))
+    cut = isobatch.resume(path, quiet=True)
+    assert rows(cut) == rows(whole)
+    assert weights(path) == weights(tmp_path / "whole")
+
+
+class Heard(isobatch.Sink):
+    """Remembers what is said."""
+
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_actions_before_the_oldest_environments_are_dropped_and_not_taken_again(tmp_path):
+    settings: dict[str, Any] = SMALL | SHORT | {"checkpoint_seconds": 0.0}
+    path, heard = tmp_path / "run", Heard()
+    isobatch.train("CartPole-v1", **settings, out=path, quiet=True, on_iteration=stop_after(25))
+    numbers = read_sealed(max((path / "checkpoints").glob("*")))[1]["exact"]
+    assert numbers["journal"]["steps"] == 25 * 16
+    oldest = min(part["made_at"] for part in numbers["parts"])
+    assert oldest >= 25 * 16 - 1.75 * (40 + 4) - 16
+    files = sorted(path.glob("actions-*.bin"))
+    assert len(files) < 8, "those of the last two checkpoints"
+    isobatch.resume(path, quiet=True, sinks=[heard], on_iteration=stop_after(1))
+    assert f"through {25 * 16 - oldest} steps again" in heard.notes[0]
+    damaged = path / f"actions-{numbers['journal']['files'][0]['number']:09d}.bin"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert any("of the" in each.said for each in examine(path) if not each.is_whole)
 
 
 def test_other_environments_and_another_machine_need_to_be_allowed(tmp_path, monkeypatch):

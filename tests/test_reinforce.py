@@ -163,6 +163,37 @@ def test_a_return_reaches_over_rollouts():
     torch.testing.assert_close(weights(state), weights(again))
 
 
+def test_an_episode_dropped_between_rollouts_is_valued_like_a_truncation():
+    """Environment 0 was replaced in the first row of the second rollout: they are not joined."""
+    state, again = begin(RECIPE), begin(RECIPE)
+    first, second = endings(state, []), endings(state, ALL, 1)
+    second.observations["vector"][0] = first.observations["vector"][-1]
+    dropped = torch.zeros(STEPS, ENVS, dtype=torch.bool)
+    dropped[0, 0] = True
+    second = dataclasses.replace(second, valid=~dropped, dropped=dropped)
+    joined = concatenate(first, second)
+    joined.truncated[STEPS - 1, 0] = True
+    several = made(Reinforce, state, RECIPE, 1000)
+    assert learn(several, first)["rows_waiting"] == SIZE
+    assert learn(several, second)["rows_learned"] == 2 * SIZE - 1
+    learn(made(Reinforce, again, RECIPE.replace(n_steps=2 * STEPS), 1000), joined)
+    torch.testing.assert_close(weights(state), weights(again))
+    assert not bool(first.truncated.any()), "the rollout itself is as it was"
+
+
+def test_an_episode_dropped_between_rollouts_waits_no_more():
+    state = begin(RECIPE)
+    learner = made(Reinforce, state, RECIPE, 1000)
+    learn(learner, endings(state, []))
+    second = endings(state, [], 1)
+    dropped = torch.zeros(STEPS, ENVS, dtype=torch.bool)
+    dropped[0, :3] = True
+    second = dataclasses.replace(second, valid=~dropped, dropped=dropped)
+    statistics = learn(learner, second)
+    assert statistics["rows_learned"] == 3 * STEPS
+    assert statistics["rows_waiting"] == SIZE - 3 + STEPS
+
+
 def old_and_new(state, learner):
     """Let the policy move while environment 3 goes on; return its rollouts before and after."""
     first = endings(state, [(STEPS - 1, n) for n in range(3)])

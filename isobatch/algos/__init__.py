@@ -41,7 +41,7 @@ def check(recipe: Recipe, observations: ObservationLayout | None = None) -> None
 
 
 def learner_class(recipe: Recipe) -> Callable[[Context], Learner]:
-    """Return a recipe's learner class, imported when it is first needed where the registry only names it."""
+    """Return a recipe's learner class, imported now where the registry only names it."""
     kind = recipe.algorithm.learner
     if not isinstance(kind, str):
         return kind

@@ -104,7 +104,7 @@ class Holds(Protocol):
         ...
 
 
-def awaits(kind: type) -> bool:
+def awaits(kind: Any) -> bool:
     """Say whether a learner's class may learn in a cohort.
 
     One that changes how it learns alone, by a `learn` or `improve` of its own over another's, may

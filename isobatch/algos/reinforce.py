@@ -132,6 +132,8 @@ class Waiting:
 
     def add(self, rollout: Rollout) -> None:
         """Take in the next rollout of the same environments."""
+        if rollout.dropped is not None:
+            self._close(rollout.dropped[0])
         self._rollouts.append(rollout)
         complete = ends_later(rollout.terminated | rollout.truncated)
         before = torch.zeros_like(rollout.valid[0], dtype=torch.long)
@@ -139,6 +141,18 @@ class Waiting:
         ends = complete[0]
         self.ended += int((rollout.valid & complete).sum() + before[ends].sum())
         self._under_way = torch.where(ends, 0, before) + (rollout.valid & ~complete).sum(0)
+
+    def _close(self, dropped: Tensor) -> None:
+        """End the episodes [N] that the next rollout begins without: valued like truncations."""
+        if not self._rollouts or self._under_way is None:
+            return
+        *_, last = self._rollouts
+        lost = dropped & (self._under_way > 0)
+        truncated = last.truncated.clone()
+        truncated[-1] |= lost
+        self._rollouts[-1] = replace(last, truncated=truncated)
+        self.ended += int(self._under_way[lost].sum())
+        self._under_way = torch.where(lost, 0, self._under_way)
 
     def take(self) -> tuple[Rollout, int]:
         """Return everything, joined, and how many of its first steps are old; keep what goes on."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from isobatch.envs.remade import EPISODES
 from isobatch.envs.step import BatchedEnv, Observation, Step
 from isobatch.errors import UserError
 from isobatch.recipe import USERS_OWN, Recipe
 
-__all__ = ["BatchedEnv", "MakeEnv", "Observation", "Step", "inspect", "make", "wrap"]
+__all__ = [
+    "BatchedEnv", "MakeEnv", "Observation", "Step", "inspect", "make", "refuse_remaking", "wrap",
+]  # fmt: skip
 
 MakeEnv = Callable[[], Any]
 """A user's function that returns one Gymnasium environment, a vector of them, or a `TensorEnv`."""
@@ -37,18 +40,57 @@ def make(
     return resolve(recipe.env).make(seeds, settings, training)
 
 
-def inspect(make_env: MakeEnv) -> tuple[MakeEnv, int | None]:
-    """Return `make_env` and how wide a vector it makes, None where it makes one environment.
+class Inspected(NamedTuple):
+    """What a user's function makes."""
 
-    A vector is made once: what is returned gives that one.
-    """
+    make_env: MakeEnv
+    """The function; of a vector, which is made once, one that gives that one."""
+    width: int | None
+    """How wide a vector it makes, None where it makes one environment."""
+    time_limit: int | None
+    """Steps after which an episode of it is truncated, None where that is not known."""
+
+
+def inspect(make_env: MakeEnv) -> Inspected:
+    """Look at what `make_env` makes."""
+    from isobatch.envs.gym import limit_of
+
     env = make_env()
+    limit = limit_of(getattr(env, "spec", None), {})
     if hasattr(env, "num_envs"):
-        return (lambda: env), env.num_envs
+        return Inspected(lambda: env, env.num_envs, limit)
     close = getattr(env, "close", None)
     if close is not None:
         close()
-    return make_env, None
+    return Inspected(make_env, None, limit)
+
+
+def refuse_remaking(recipe: Recipe, make_env: MakeEnv | None) -> None:
+    """Refuse `remake_steps` where environments cannot be made a part at a time, or live too short.
+
+    The time limit of their episodes may not be known yet, nor says it how long they are; the rest
+    is for `RemadeEnv` to see.
+    """
+    settings, limit, why = recipe.environment, None, None
+    if settings.vectorization == "supervised":
+        why = "supervised environments are replaced one by one, when they fail"
+    elif make_env is not None:
+        _, width, limit = inspect(make_env)
+        why = None if width is None else "make_env must return one environment, not a vector"
+    elif recipe.env != USERS_OWN:
+        from isobatch.envs.catalog import resolve
+
+        source = resolve(recipe.env)
+        why = "a tensor environment is one whole" if source.maker == "tensor" else None
+        limit = source.time_limit(settings)
+    if why is not None:
+        raise UserError(f"remake_steps makes a quarter at a time: {why}", field="remake_steps")
+    if limit is not None and settings.remake_steps < EPISODES * limit:
+        raise UserError(
+            f"remake_steps must be at least {EPISODES * limit}, {EPISODES} episodes of up to "
+            f"{limit} steps, got {settings.remake_steps}",
+            field="remake_steps",
+        )
 
 
 def wrap(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from isobatch.envs import gym, pool, tensor
+from isobatch.envs.remade import RemadeEnv
 from isobatch.envs.step import BatchedEnv
 from isobatch.errors import UserError, nearest
 from isobatch.recipe import Environment
@@ -18,11 +19,13 @@ class Maker(NamedTuple):
     """Its ids, and the family of each."""
     make: Callable[[str, list[int], Environment, bool], BatchedEnv]
     """(id, seeds, settings, whether to train or to evaluate) -> environments, one per seed."""
+    time_limit: Callable[[str, Environment], int | None] = lambda env_id, settings: None
+    """(id, settings) -> steps after which an episode is truncated, None where that is not known."""
 
 
 MAKERS = {
-    "envpool": Maker(pool.ids, pool.make),
-    "gymnasium": Maker(gym.ids, gym.make),
+    "envpool": Maker(pool.ids, pool.make, pool.time_limit),
+    "gymnasium": Maker(gym.ids, gym.make, gym.time_limit),
     "tensor": Maker(tensor.ids, tensor.make),
 }
 """By the prefix of an id, `maker:Id`."""
@@ -40,6 +43,10 @@ class Source(NamedTuple):
     def make(self, seeds: list[int], settings: Environment, training: bool) -> BatchedEnv:
         """Make its environments, one per seed."""
         return MAKERS[self.maker].make(self.id, seeds, settings, training)
+
+    def time_limit(self, settings: Environment) -> int | None:
+        """Return the steps after which its episodes are truncated, None where that is not known."""
+        return MAKERS[self.maker].time_limit(self.id, settings)
 
 
 def families() -> dict[str, list[str]]:
@@ -75,6 +82,8 @@ def resolve(env_id: str) -> Source:
 
 def described(env: BatchedEnv) -> str:
     """Return an environment's name, who made it and its family: Hopper-v4 (envpool, mujoco)."""
+    if isinstance(env, RemadeEnv):
+        env = env.parts[0].env
     kinds = {
         "envpool": pool.PoolEnv,
         "gymnasium": gym.GymEnv | gym.SupervisedEnv,

@@ -68,10 +68,27 @@ class GymEnv:
 
     def step(self, actions: Tensor) -> Step:
         """Step all environments; `actions` [N, K] in policy form."""
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: Tensor) -> None:
+        """Begin a step, which `receive` ends."""
         native = self.action_layout.native(actions.cpu().numpy()).astype(self._action_dtype)
         self._steps += 1
+        self._sent: Any = native
+        if isinstance(self._vector, AsyncVector):
+            try:
+                self._vector.step_async(native)
+            except Exception as error:
+                raise self._failed(error) from _origin(error)
+
+    def receive(self) -> Step:
+        """End the step under way."""
         try:
-            raw, reward, terminated, truncated, info = self._vector.step(native)
+            if isinstance(self._vector, AsyncVector):
+                raw, reward, terminated, truncated, info = self._vector.step_wait()
+            else:
+                raw, reward, terminated, truncated, info = self._vector.step(self._sent)
         except Exception as error:
             raise self._failed(error) from _origin(error)
         # An end is an end, even as the time runs out: there is no value to bootstrap.
@@ -232,6 +249,28 @@ def make(env_id: str, seeds: list[int], settings: Environment, training: bool) -
     return from_id(env_id, seeds, *given, options=settings.options)
 
 
+def time_limit(env_id: str, settings: Environment) -> int | None:
+    """Return the steps after which an episode is truncated, None where that is not known."""
+    try:
+        return limit_of(_registered(env_id), settings.options)
+    except Exception:
+        return None  # Making it says what is wrong.
+
+
+def limit_of(spec: Any, options: dict[str, Any]) -> int | None:
+    """Return the time limit that an environment's spec names, and its options may change."""
+    limit = options.get("max_episode_steps", getattr(spec, "max_episode_steps", None))
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def _registered(env_id: str) -> Any:
+    """Return the spec of an environment as it is registered here, its id where it is not."""
+    module, colon, name = env_id.rpartition(":")
+    if colon:
+        import_module(module)
+    return gymnasium.registry.get(name, env_id)
+
+
 def _family(entry_point: str) -> str:
     for module, family in FAMILIES.items():
         if entry_point.startswith(module):
@@ -244,11 +283,8 @@ def from_id(
 ) -> BatchedEnv:
     """Make a registered Gymnasium environment (`Id` or `module:Id`)."""
     try:
-        module, colon, name = env_id.rpartition(":")
-        if colon:
-            import_module(module)
         # As it is registered here: another process has not run what registered it.
-        spec = gymnasium.registry.get(name, env_id)
+        spec = _registered(env_id)
 
         def make() -> gymnasium.Env:
             # Its checker only prints; what matters is checked here, once per rollout.

@@ -37,6 +37,9 @@ FAMILIES = {
     "envpool.pgx": "pgx",
 }
 
+NO_LIMIT = (1 << 31) - 1
+"""EnvPool's time limit of environments that have none."""
+
 
 class PoolEnv:
     """A synchronous EnvPool, which resets on the next step.
@@ -93,12 +96,20 @@ class PoolEnv:
 
     def step(self, actions: Tensor) -> Step:
         """Step all environments; `actions` [N, K] in policy form."""
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: Tensor) -> None:
+        """Begin a step, which `receive` ends."""
         native = self.action_layout.native(actions.cpu().numpy())
         if len(native) != self.n_envs:
             raise ValueError(f"{len(native)} actions for {self.n_envs} environments")
         native = native.astype(self._action_dtype, order="C")
         # EnvPool's own step() spends longer on dictionaries than CartPole on physics.
         self._pool._send([self._ids, self._ids, native])
+
+    def receive(self) -> Step:
+        """End the step under way."""
         state = self._pool._recv()
         done, truncated = state[self._keys["done"]], state[self._keys["trunc"]]
         self._elapsed = state[self._keys["elapsed_step"]]
@@ -182,6 +193,23 @@ def make(env_id: str, seeds: list[int], settings: Environment, training: bool) -
         sign_rewards=settings.sign_rewards and training,
         options=settings.options,
     )
+
+
+def time_limit(env_id: str, settings: Environment) -> int | None:
+    """Return the steps after which an episode is truncated, None where there is no such limit."""
+    if _is_unlimited(env_id):
+        return None
+    preload_qt()
+    import envpool
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            known = envpool.make_spec(env_id).config._asdict()
+    except Exception:
+        return None  # Making it says what is wrong.
+    limit = (known | settings.options).get("max_episode_steps")
+    return limit if isinstance(limit, int) and 0 < limit < NO_LIMIT else None
 
 
 def _family(env_id: str, module: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -43,8 +43,8 @@ class Step(NamedTuple):
     over: Tensor | None = None
     """[N] bool: whole games that ended, where `terminated` also marks lost lives."""
     dropped: Tensor | None = None
-    """[N] bool: the environment failed and was replaced, its episode is lost. Such a row is a reset
-    without an end before it; None where that cannot be."""
+    """[N] bool: the environment was replaced (it failed, or it was time), its episode is lost. Such
+    a row is a reset without an end before it; None where that cannot be."""
 
     @property
     def scored(self) -> Tensor:
@@ -55,6 +55,19 @@ class Step(NamedTuple):
     def ended(self) -> Tensor:
         """[N] bool: whole episodes (games) that ended."""
         return self.terminated | self.truncated if self.over is None else self.over
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """Environments whose step is in two parts, so that several batches of them step at once."""
+
+    def send(self, actions: Tensor) -> None:
+        """Begin a step."""
+        ...
+
+    def receive(self) -> Step:
+        """End the step under way."""
+        ...
 
 
 class BatchedEnv(Protocol):

@@ -120,7 +120,7 @@ class Collector:
         over = record.stacked("over") if "over" in record else done
         dropped = record.stacked("dropped") if "dropped" in record else None
         if dropped is not None:
-            # Its last transition leads to where it failed: valued like a truncation, no episode.
+            # Its last transition led to where it was lost: valued like a truncation, no episode.
             truncated[:-1] |= dropped[1:] & valid[:-1] & ~done[:-1]
             done = terminated | truncated
         logp = actor.distribution.log_prob(params.flatten(0, 1), actions.flatten(0, 1))

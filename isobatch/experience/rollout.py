@@ -59,7 +59,7 @@ class Rollout:
     logp_before: Tensor | None = None
     """[T, N]: log-probability under the policy as it was before this update; None: `logp`."""
     dropped: Tensor | None = None
-    """[T, N] bool: an environment failed and was replaced; None: none did."""
+    """[T, N] bool: the environment was replaced, its episode is lost; None: that cannot be."""
 
     @property
     def n_valid(self) -> int:

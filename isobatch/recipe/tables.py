@@ -84,6 +84,10 @@ class Environment:
     """Spread the environments over their episodes before the first step that counts."""
     count_warmup: bool = False
     """Count the steps this takes as part of the budget."""
+    remake_steps: Whole = 0
+    """Make each environment anew after this many of its steps, a quarter of them at a time, and not
+    before 20 episodes; 0: never. For simulators that leak; exact resuming then takes environments
+    through their own steps only. The episodes under way are dropped."""
     sign_rewards: bool = False
     """Atari: clip training rewards to their sign; returns are still the game's score."""
 

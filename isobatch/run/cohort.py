@@ -11,7 +11,7 @@ products of stacked matrices may add in another order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +24,6 @@ from isobatch.algos.learner import awaits
 from isobatch.envs.seeds import env_seeds
 from isobatch.errors import UserError
 from isobatch.experience import Collector, Rollout, Several
-from isobatch.files import Folder
 from isobatch.recipe import Recipe
 from isobatch.run.interrupt import Abandoned, Stop, stop_requests
 from isobatch.run.loop import training
@@ -56,6 +55,8 @@ def why_alone(recipe: Recipe) -> str | None:
         return "exact_resume keeps the actions of a single run"
     if recipe.environment.stagger:
         return "stagger steps its environments by themselves first"
+    if recipe.environment.remake_steps:
+        return "its environments are re-made while it trains"
     if recipe.environment.vectorization == "supervised":
         return "its environments are supervised one by one"
     if recipe.model.encoder not in ("auto", "mlp"):
@@ -152,10 +153,9 @@ class Pool:
 class Seat:
     """A member's share of the pool, to it its environments."""
 
-    make_env, begun, journal = None, None, None
+    make_env = None
 
     def __init__(self, pool: Pool, made: int) -> None:
-        self.env: envs.BatchedEnv
         self.env, self.chunk_size = pool.env, pool.chunk_size
         self.made = made + pool.n_envs
 
@@ -169,10 +169,6 @@ class Seat:
         before = torch.cat([counted.new_zeros(1), counted[:-1]])
         return rollout.until(int((before + n_envs <= left).cumprod(0).sum()))
 
-    def keep_actions(self, folder: Folder) -> None:
-        """Not in a cohort: `why_alone` says so."""
-        raise AssertionError
-
     def move(self, state: TrainState) -> dict[str, Any]:
         """Stay: batches that change are trained alone."""
         return {}
@@ -181,8 +177,8 @@ class Seat:
         """Begin at once."""
         return 0
 
-    def take_faults(self, note: Callable[[str], None]) -> Mapping[str, Any]:
-        """Report none: the pool fails as a whole."""
+    def take_events(self, note: Callable[[str], None]) -> dict[str, Any]:
+        """Report none: the pool fails as a whole, and stays as it was made."""
         return {}
 
     def close(self) -> None:

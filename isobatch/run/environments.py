@@ -1,16 +1,24 @@
-"""The environments of a run: made for the batch of the moment, and again when N changes."""
+"""The environments of a run: made for the batch of the moment, and again when N changes.
+
+Where the recipe says so a part of them is made anew from time to time.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from isobatch import envs, scaling
 from isobatch.batch import Batch
 from isobatch.envs import MakeEnv
+from isobatch.envs.remade import EPISODES, Part, RemadeEnv, shares
 from isobatch.envs.seeds import env_seeds, mixed_generator
 from isobatch.envs.supervised import SupervisedEnv
 from isobatch.errors import UserError
@@ -18,12 +26,42 @@ from isobatch.experience import Collector, Rollout, Single
 from isobatch.experience.stagger import stagger
 from isobatch.files import Folder
 from isobatch.recipe import Recipe
-from isobatch.run.journal import Journal
+from isobatch.run.journal import Journals
 from isobatch.run.memory import refuse_too_large
 from isobatch.scaling import adaptive
 from isobatch.state import TrainState
 from isobatch.text import duration
 from isobatch.update import chunk_rows
+
+
+class Place(Protocol):
+    """What a run needs of its environments, its own or a share of a cohort's."""
+
+    made: int
+    """Environments made so far, whose seeds are used up."""
+    env: envs.BatchedEnv
+    make_env: MakeEnv | None
+    chunk_size: int
+
+    def move(self, state: TrainState) -> dict[str, Any]:
+        """Follow the schedule, or what was measured; say what moved, or why nothing could."""
+        ...
+
+    def warm_up(self, state: TrainState) -> int:
+        """Spread new environments over their episodes where asked; return the steps it took."""
+        ...
+
+    async def rollout(self, state: TrainState) -> Rollout:
+        """Return the next rollout; the budget's last is cut so that it is never overrun."""
+        ...
+
+    def take_events(self, note: Callable[[str], None]) -> dict[str, Any]:
+        """Return how many failed or were made anew since this was asked, as a row's columns."""
+        ...
+
+    def close(self) -> None:
+        """Close them, once."""
+        ...
 
 
 class Environments:
@@ -35,15 +73,18 @@ class Environments:
         make_env: MakeEnv | None,
         device: torch.device,
         numbers: Mapping[str, Any] | None = None,
-        same: bool = False,
+        again: Sequence[Mapping[str, int]] | None = None,
     ) -> None:
         """`numbers` are those of the checkpoint that the run goes on from, at its batch.
 
-        With `same` its environments are made again, otherwise others with seeds not used yet.
+        Its environments are made `again` where it says which they were (`parts`), otherwise others
+        with seeds not used yet.
         """
         scaling.check_schedule(recipe)
         if recipe.reshape.is_adaptive and make_env is not None:
             make_env = _single(make_env)
+        if recipe.environment.remake_steps:
+            envs.refuse_remaking(recipe, make_env)
         self.asked, self.make_env, self.device = recipe, make_env, device
         self.begin = scaling.at(recipe, 0)
         """The recipe at the batch to begin with."""
@@ -51,45 +92,52 @@ class Environments:
         """Environments made so far, whose seeds are used up."""
         if numbers:
             self.begin = scaling.at_batch(recipe, Batch(**numbers["batch"]))
-            again = self.begin.batch.n_envs if same else 0
-            self.made = numbers["counters"]["environments"] - again
-        self.env = self._make(self.begin)
+            self.made = numbers["counters"]["environments"]
+        self.env = self._make(self.begin, again)
         self.image = self.env.observation_layout.image
         self.chunk_size = chunk_rows(self.image, recipe.machine.chunk_size)
         self._collector: Collector | None = None
-        self.journal: Journal | None = None
+        self.journals: Journals | None = None
         """Of the actions of the environments there are, where they are kept."""
-        self._keep_in: Folder | None = None
         self._noted: set[str] = set()
         self._closed = False
 
     def keep_actions(self, folder: Folder) -> None:
-        """Write down every action from now on, in a file for each generation of environments."""
+        """Write down every action from now on."""
         if isinstance(self.env, SupervisedEnv):
             raise UserError(
                 "exact_resume: environments that are replaced when they fail cannot be brought "
                 "back; choose vectorization sync or async",
                 field="exact_resume",
             )
-        self._keep_in = folder
+        self.journals = Journals(folder)
+
+    @property
+    def parts(self) -> list[dict[str, int]]:
+        """Which environments there are: of each part its first one's number, and when it was made.
+
+        Steps are those of the environments, since there are as many of them.
+        """
+        return [{"first": part.first, "made_at": part.made_at} for part in self._parts]
 
     def take_again(self, journal: Mapping[str, Any], note: Callable[[str], None]) -> None:
         """Take new environments through the actions of a journal, to where the old ones were."""
-        collector, mark = self._new_collector(), journal["mark"]
-        assert self.journal is not None
-        self.journal.refuse_other(mark)
-        self.journal.cut(mark)
+        assert self.journals is not None
+        collector = self._new_collector()
+        self.journals.load(journal["files"])
+        begins = min(part.made_at for part in self._parts)
+        steps = journal["steps"] - begins
         began, first = time.perf_counter(), True
-        for actions, restarted in self.journal.blocks(mark):
+        for actions, restarted in self.journals.since(begins):
             collector.repeat(actions, restarted)
             if first and restarted is None:
-                share = len(actions) / max(1, journal["steps"])
-                seconds = (time.perf_counter() - began) / share
+                seconds = (time.perf_counter() - began) * steps / len(actions)
                 note(
-                    f"taking the environments through {journal['steps']:,} steps again: about "
+                    f"taking the environments through {steps:,} steps again: about "
                     f"{duration(seconds)}"
                 )
                 first = False
+        collector.steps_taken = journal["steps"]
 
     def move(self, state: TrainState) -> dict[str, Any]:
         """Follow the schedule, or what was measured; say what moved, or why nothing could."""
@@ -101,7 +149,7 @@ class Environments:
             return {}
         if after.batch.n_envs != before.batch.n_envs:
             self.env.close()
-            self.env, self._collector, self.journal = self._make(after), None, None
+            self.env, self._collector = self._make(after), None
         state.move(after)
         return {"reshaped": _difference(before, after), **said}
 
@@ -119,18 +167,29 @@ class Environments:
     def collector(self) -> Collector:
         """What steps the environments there are."""
         if self._collector is None:
-            self._new_collector()
-            if self.journal is not None:
-                self.journal.remove()  # What a run that was killed went on to do.
-        assert self._collector is not None
+            collector = self._new_collector()
+            if self.journals is not None:
+                self.journals.files.clear()  # Those of the environments before.
+                self.journals.begin(self.made, 0)
+            return collector
         return self._collector
 
     def _new_collector(self) -> Collector:
         self._collector = Collector(self.env, self.device, self.chunk_size)
-        if self._keep_in is not None:
-            self.journal = Journal(self._keep_in, f"actions-{self.made:09d}.bin")
-            self._collector.on_actions = self.journal.add
+        if self.journals is not None:
+            self._collector.on_actions = partial(self._write_down, self._collector, self.journals)
         return self._collector
+
+    def _write_down(
+        self, collector: Collector, journals: Journals, actions: Tensor, restarted: Tensor | None
+    ) -> None:
+        """Add to the journal; where environments were made anew a new one begins."""
+        journal = journals.files[-1]
+        journal.add(actions, restarted)
+        made_at = [part.made_at for part in self._parts]
+        if max(made_at) > journal.begins:
+            journals.begin(self.made, collector.steps_taken)
+            journals.forget(min(made_at))
 
     @property
     def begun(self) -> Collector | None:
@@ -150,11 +209,13 @@ class Environments:
         """As `collect`, for a run that awaits its rollouts."""
         return self.collect(state)
 
-    def take_faults(self, note: Callable[[str], None]) -> dict[str, Any]:
-        """Return how often environments failed since this was asked, as a row's columns.
+    def take_events(self, note: Callable[[str], None]) -> dict[str, Any]:
+        """Return how many failed or were made anew since this was asked, as a row's columns.
 
-        `note` is told the first fault of each kind.
+        `note` is told the first fault of each kind, and what delays that they are made anew.
         """
+        if isinstance(self.env, RemadeEnv):
+            return self._take_remade(self.env, note)
         if not isinstance(self.env, SupervisedEnv):
             return {}
         faults, self.env.faults = self.env.faults, []
@@ -163,6 +224,20 @@ class Environments:
                 self._noted.add(fault.kind)
                 note(f"an environment failed and was replaced: {fault.text}")
         return {"env_faults": len(faults), **({"env_fault": faults[-1].text} if faults else {})}
+
+    def _take_remade(self, env: RemadeEnv, note: Callable[[str], None]) -> dict[str, Any]:
+        if env.delayed is not None and "delayed" not in self._noted:
+            self._noted.add("delayed")
+            ended = math.isfinite(env.delayed)
+            found = (
+                f"episodes are {env.delayed:.0f} steps long" if ended else "no episode has ended"
+            )
+            note(
+                f"remake_steps {env.every:,}: {found}; environments are re-made after {EPISODES} "
+                "of them"
+            )
+        remade, env.remade = env.remade, 0
+        return {"envs_remade": remade}
 
     def close(self) -> None:
         """Close them, once."""
@@ -181,19 +256,36 @@ class Environments:
             return state.recipe, {}
         return scaling.at_batch(self.asked, decision.batch), {"decision": decision.why}
 
-    def _make(self, recipe: Recipe) -> envs.BatchedEnv:
+    def _make(
+        self, recipe: Recipe, again: Sequence[Mapping[str, int]] | None = None
+    ) -> envs.BatchedEnv:
         refuse_too_large(recipe)
-        seeds = env_seeds(recipe.seed, recipe.batch.n_envs, first=self.made)
-        env = envs.make(recipe, seeds, make_env=self.make_env)
+        every, n_envs = recipe.environment.remake_steps, recipe.batch.n_envs
+        sizes = shares(n_envs) if every else [n_envs]
+        parts = self._parts = list[Part]()
         try:
-            refuse_too_large(recipe, env.observation_layout)
-        except UserError:
-            env.close()
+            for size, saved in zip(sizes, again or [None] * len(sizes), strict=True):
+                made = self._make_part(recipe, size, saved["first"] if saved else None)
+                parts.append(replace(made, made_at=saved["made_at"]) if saved else made)
+            refuse_too_large(recipe, parts[0].env.observation_layout)
+        except BaseException:
+            for part in parts:
+                part.env.close()
             raise
-        self.made += recipe.batch.n_envs
+        if not every:
+            return parts[0].env
+        return RemadeEnv(parts, every, partial(self._make_part, recipe))
+
+    def _make_part(self, recipe: Recipe, count: int, first: int | None = None) -> Part:
+        """Make some environments: those numbered from `first` on, or the next ones."""
+        number = self.made if first is None else first
+        seeds = env_seeds(recipe.seed, count, first=number)
+        env = envs.make(recipe, seeds, make_env=self.make_env)
+        if first is None:
+            self.made += count
         if isinstance(env, SupervisedEnv):
             env.fresh_seed = self._fresh_seed
-        return env
+        return Part(env, number)
 
     def _fresh_seed(self) -> int:
         """Return the seed of one more environment."""
@@ -204,7 +296,7 @@ class Environments:
 
 def _single(make_env: MakeEnv) -> MakeEnv:
     """Refuse a vector of the user's own, whose width is what it is, where N is to change."""
-    make_env, width = envs.inspect(make_env)
+    make_env, width, _ = envs.inspect(make_env)
     if width is not None:
         raise UserError(
             "batch_schedule adaptive changes n_envs: make_env must return one environment, "

@@ -46,7 +46,7 @@ class Marks:
         # Supervised environments are made one by one, in no process but their own.
         vectors = recipe.environment.vectorization != "supervised"
         if make_env is not None and self.at and vectors:
-            self._make_env, self._width = envs.inspect(make_env)
+            self._make_env, self._width, _ = envs.inspect(make_env)
         played = directory.evaluations()
         self._best = max((row["episode_return"] for row in played), default=None)
         self._last = max((row["mark"] for row in played), default=-1)

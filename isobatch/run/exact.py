@@ -1,7 +1,8 @@
 """Exact resuming: what a checkpoint needs beside the state to go on as if nothing had happened.
 
 Environments cannot be saved, so they are made again with the same seeds and taken through the same
-actions; a hash of what they then show says whether they are where they were. Beside that a
+actions, each part through those since it was made; a hash of what they then show says whether they
+are where they were. Beside that a
 checkpoint has what belongs to single environments (running returns, scores of episodes under way)
 and what a learner holds from one rollout to the next.
 """
@@ -21,6 +22,7 @@ from isobatch.envs import Observation
 from isobatch.errors import UserError, understanding
 from isobatch.files import Mark
 from isobatch.run.environments import Environments
+from isobatch.run.journal import file_name
 from isobatch.run.store import Checkpoint
 from isobatch.state import TrainState, under
 
@@ -57,20 +59,28 @@ def beside(
     tensors["random"] = torch.get_rng_state()
     for name, each in state.episodes.under_way.tensors().items():
         tensors[f"under_way.{name}"] = each
-    numbers: dict[str, Any] = {"held": data, "machine": machine(), "journal": None}
+    numbers: dict[str, Any] = {
+        "held": data,
+        "machine": machine(),
+        "parts": environments.parts,
+        "journal": None,
+    }
     needed = {data["phase"]["file"]} - {None} if "phase" in data else set()
-    collector, journal = environments.begun, environments.journal
-    if collector is not None and journal is not None:
-        journal.sync()
+    collector, journals = environments.begun, environments.journals
+    if collector is not None and journals is not None:
         tensors["first"] = collector.first
-        needed.add(journal.name)
+        needed |= {file.name for file in journals.files}
         numbers["journal"] = {
-            "file": journal.name,
-            "mark": journal.mark(),
+            "files": journals.saved(),
             "steps": collector.steps_taken,
             "observation": digest(collector.observation),
         }
     return {f"{PREFIX}.{name}": each for name, each in tensors.items()}, {PREFIX: numbers}, needed
+
+
+def parts(numbers: dict[str, Any]) -> list[dict[str, int]]:
+    """Return which environments a checkpoint's run had, as `Environments` makes them again."""
+    return numbers[PREFIX]["parts"]
 
 
 def bring_back(
@@ -107,15 +117,16 @@ def _take_again(
             "deterministic; --allow-inexact goes on with new environments"
         )
     collector.first = first.to(collector.device)
-    collector.steps_taken = journal["steps"]
 
 
 def grown_files(numbers: dict[str, Any]) -> Iterator[tuple[str, Mark]]:
     """Give the files that a checkpoint needs to be resumed exactly, and how far it needs them."""
     own = numbers.get(PREFIX) or {}
-    for each in (own.get("journal"), own.get("held", {}).get("phase")):
-        if each and each["mark"] is not None:
-            yield each["file"], each["mark"]
+    for each in (own.get("journal") or {"files": []})["files"]:
+        yield file_name(each["number"]), each["mark"]
+    phase = own.get("held", {}).get("phase")
+    if phase and phase["mark"] is not None:
+        yield phase["file"], phase["mark"]
 
 
 def digest(observation: Observation) -> str:

@@ -98,6 +98,7 @@ def stop_requests() -> Iterator[Stop]:
         stop._holding = True  # Nothing is left to abandon.
         stop._over.set()
         signal.set_wakeup_fd(waked)
+        tells.shutdown(socket.SHUT_WR)  # Processes that were started meanwhile hold it too.
         tells.close()
         watch.join()
         told.close()

@@ -18,7 +18,7 @@ from isobatch.noise import online
 from isobatch.recipe import Recipe
 from isobatch.run import exact, policy
 from isobatch.run.divergence import Guard
-from isobatch.run.environments import Environments
+from isobatch.run.environments import Environments, Place
 from isobatch.run.evaluation import Marks
 from isobatch.run.interrupt import Abandoned, Stop, stop_requests
 from isobatch.run.sinks import MetricsFile, Sink, Sinks
@@ -55,7 +55,7 @@ def run(
 
 async def training(
     state: TrainState,
-    environments: Environments,
+    environments: Place,
     directory: RunDirectory,
     sinks: Iterable[Sink],
     stop: Stop,
@@ -66,7 +66,7 @@ async def training(
 ) -> bool:
     """As `run`, in a cohort too: rollouts are awaited from `environments`, gradients from there."""
     state.counters.environments = environments.made
-    if state.recipe.machine.exact_resume:
+    if isinstance(environments, Environments) and state.recipe.machine.exact_resume:
         environments.keep_actions(directory.folder)
     heard = Sinks([MetricsFile(directory)], sinks)
     marks = Marks(directory, state, environments.make_env)
@@ -76,7 +76,7 @@ async def training(
     heard.start(state.recipe, str(directory.path), state.counters.env_steps)
     abandoned = False
     try:
-        if exactly is not None:
+        if exactly is not None and isinstance(environments, Environments):
             exact.bring_back(state, environments, learner, exactly, heard.note)
         keeper.settle(state)
         keeper.checkpoint(state)  # A kill from here on leaves a run that resumes.
@@ -99,7 +99,7 @@ async def training(
 
 async def _iterate(
     state: TrainState,
-    environments: Environments,
+    environments: Place,
     guard: Guard,
     sinks: Sinks,
     keeper: Keeper,
@@ -134,8 +134,8 @@ async def _iterate(
         elapsed, began = now - began, now
         count(state, rollout, learned, environments.made, elapsed)
         statistics = dict.fromkeys(columns) | learned.statistics
-        faults = environments.take_faults(sinks.note)
-        row = metrics_row(state, rollout, statistics, elapsed) | moved | faults | first
+        events = environments.take_events(sinks.note)
+        row = metrics_row(state, rollout, statistics, elapsed) | moved | events | first
         first = {}
         sinks.row(row)
         keeper.settle(state)
@@ -146,7 +146,7 @@ async def _iterate(
     marks.finish(state, environments.env)
 
 
-def count_warmup(state: TrainState, environments: Environments, marks: Marks, steps: int) -> None:
+def count_warmup(state: TrainState, environments: Place, marks: Marks, steps: int) -> None:
     """Take the steps that spread environments over their episodes into the counters.
 
     Where they count, the marks among them are played by the policy that took them.
@@ -218,12 +218,14 @@ class Keeper:
     def __init__(
         self,
         directory: RunDirectory,
-        environments: Environments,
+        environments: Place,
         learner: Learner,
         stop: Stop,
     ) -> None:
         self.directory, self._environments = directory, environments
         self._learner, self._stop = learner, stop
+        kept = isinstance(environments, Environments) and environments.journals is not None
+        self._exact = environments if kept else None
         self._saved = time.perf_counter()
         self.settled = False
         """Whether the state is still the one that the last row stands for."""
@@ -247,8 +249,8 @@ class Keeper:
         directory, tensors, numbers = self.directory, state.tensors(), state.numbers()
         needed: set[str] = set()
         with self._stop.held():
-            if state.recipe.machine.exact_resume:
-                own, data, needed = exact.beside(state, self._environments, self._learner)
+            if self._exact is not None:
+                own, data, needed = exact.beside(state, self._exact, self._learner)
                 tensors, numbers = tensors | own, numbers | data
             directory.save_checkpoint(tensors, numbers, state.counters.iterations, needed)
             policy.save(directory, state, self._environments.env)
@@ -260,7 +262,7 @@ class Keeper:
         A rollout that is given up has only drawn random numbers and used up seeds. To resume
         exactly its actions count too: the checkpoint there is will do.
         """
-        if not self.settled or state.recipe.machine.exact_resume:
+        if not self.settled or self._exact is not None:
             return
         drawn = state.action_generator.get_state()
         state.action_generator.set_state(self._generator)

@@ -167,7 +167,7 @@ def evaluate(
     require_trusted(recipe.env, env)
     n_envs = min(episodes, MOST_ENVS)
     if make_env is not None:
-        make_env, width = envs.inspect(make_env)
+        make_env, width, _ = envs.inspect(make_env)
         n_envs = width or n_envs
     seeds = evaluation_seeds(recipe.seed, n_envs, seed)
     arena = envs.make(recipe, seeds, make_env=make_env, training=False)

@@ -194,6 +194,8 @@ def readings(row: dict[str, Any]) -> str:
         parts.append(f"{row['rows_dropped']:,.0f} rows dropped")
     if row.get("env_faults"):
         parts.append(counted(row["env_faults"], "environment fault"))
+    if row.get("envs_remade"):
+        parts.append(f"{counted(row['envs_remade'], 'environment')} re-made")
     if row.get("epsilon") is not None:
         parts.append(f"epsilon {row['epsilon']:.3f}")
     if row.get("phase_memory_bytes") is not None:

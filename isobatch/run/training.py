@@ -19,7 +19,7 @@ from isobatch.errors import UserError, understanding
 from isobatch.models import EncoderFactory
 from isobatch.presets import family_preset, preset
 from isobatch.recipe import USERS_OWN, Recipe, check_budget
-from isobatch.run import store
+from isobatch.run import exact, store
 from isobatch.run.divergence import Diverged
 from isobatch.run.environments import Environments
 from isobatch.run.loop import OnIteration, run
@@ -146,7 +146,8 @@ def resume(
         device = choose_device(recipe.machine.device)
         exactly = checkpoint if _resumes_exactly(recipe, numbers) and not allow_inexact else None
         with understanding(f"{path}: the checkpoint"):
-            environments = Environments(recipe, make_env, device, numbers, same=exactly is not None)
+            again = exact.parts(exactly.numbers) if exactly else None
+            environments = Environments(recipe, make_env, device, numbers, again)
         try:
             state = _begin(environments, encoder)
             if checkpoint:

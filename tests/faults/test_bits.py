@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def weights(path):
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
     """What a run imports: loaded once, here, and not in every process."""
-    settings = COMMON | SMALL | {"total_timesteps": 256}
+    settings: dict[str, Any] = COMMON | SMALL | {"total_timesteps": 256}
     isobatch.train("CartPole-v1", **settings, out=tmp_path_factory.mktemp("run") / "a", quiet=True)
 
 
@@ -78,7 +79,7 @@ def test_the_same_weights_whenever_it_was_killed(tmp_path, env, algo, seed):
         if (path / "recipe.toml").exists():
             isobatch.resume(path, quiet=True)
         else:
-            settings = COMMON | ENVS[env] | ALGOS[algo]
+            settings: dict[str, Any] = COMMON | ENVS[env] | ALGOS[algo]
             isobatch.train(env, **settings, seed=seed, out=path, quiet=True)
 
     began = time.monotonic()

@@ -53,7 +53,7 @@ def test_scaled_by_advantages_their_mean_is_the_gradient_training_takes(objectiv
     targets = advantages + rollout.values[:-1]
     gather = Gathering(state, rollout, advantages, targets, 0.2)
     samples = gather(torch.arange(advantages.numel()))
-    policy, _ = terms(state.model, samples, recipe.objective, state.model.distribution, 0.0)
+    policy, _ = terms(state.model, samples, recipe.objective, state.model.distribution, False)
     value = losses.value_loss(state.model(samples.observation)[1], samples.targets)
     wanted: dict[Of, torch.Tensor] = {"policy": policy, "value": value}
     for of, loss in wanted.items():
