@@ -153,9 +153,8 @@ class Pool:
 class Seat:
     """A member's share of the pool, to it its environments."""
 
-    make_env = None
-
     def __init__(self, pool: Pool, made: int) -> None:
+        self.make_env: envs.MakeEnv | None = None
         self.env, self.chunk_size = pool.env, pool.chunk_size
         self.made = made + pool.n_envs
 

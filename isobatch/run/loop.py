@@ -224,8 +224,9 @@ class Keeper:
     ) -> None:
         self.directory, self._environments = directory, environments
         self._learner, self._stop = learner, stop
-        kept = isinstance(environments, Environments) and environments.journals is not None
-        self._exact = environments if kept else None
+        self._exact: Environments | None = None
+        if isinstance(environments, Environments) and environments.journals is not None:
+            self._exact = environments
         self._saved = time.perf_counter()
         self.settled = False
         """Whether the state is still the one that the last row stands for."""
