@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.models.agent import Agent
 from isobatch.models.distributions import distribution_of
-from isobatch.models.encoders import Encoder, EncoderFactory, initialise, make_encoder
+from isobatch.models.encoders import Encoder, EncoderFactory, initialise, linear, make_encoder
 from isobatch.recipe import Model
 
 
@@ -30,10 +30,11 @@ class Actor(nn.Module):
 
     def params(self, features: Tensor) -> Tensor:
         """Return the policy's parameters from encoded features."""
-        outputs = self.head(features)
+        outputs = linear(features, self.head)
         if self.free is None:
             return outputs
-        return torch.cat([outputs, self.free.expand(len(outputs), -1)], 1)
+        free = self.free[..., None, :].expand(*outputs.shape[:-1], -1)
+        return torch.cat([outputs, free], -1)
 
 
 class ActorCritic(Agent):
@@ -92,11 +93,11 @@ class ActorCritic(Agent):
     def values(self, observation: dict[str, Tensor]) -> Tensor:
         """Return values [B]."""
         encoder = self.critic_encoder or self.actor.encoder
-        return self.value_head(encoder(observation)).squeeze(1)
+        return linear(encoder(observation), self.value_head).squeeze(-1)
 
     def _value(self, observation: dict[str, Tensor], features: Tensor) -> Tensor:
         if self.critic_encoder is not None:
             features = self.critic_encoder(observation)
         elif self.architecture == "detach":
             features = features.detach()
-        return self.value_head(features).squeeze(1)
+        return linear(features, self.value_head).squeeze(-1)

@@ -45,8 +45,29 @@ def initialise(layer: Layer, init: Init, gain: float = math.sqrt(2), scale: floa
     return layer
 
 
+def linear(rows: Tensor, layer: nn.Linear) -> Tensor:
+    """Return the layer's outputs for rows [B, D].
+
+    Where its weights are those of S layers stacked, [S, outputs, D], for rows [S, B, D].
+    """
+    if layer.weight.ndim == 3:
+        return torch.baddbmm(layer.bias[:, None], rows, layer.weight.mT)
+    return functional.linear(rows, layer.weight, layer.bias)
+
+
+def _normed(rows: Tensor, norm: nn.Module) -> Tensor:
+    """Return rows normalised by a layer, whose weights may be stacked like those of `linear`."""
+    if isinstance(norm, nn.LayerNorm) and norm.weight.ndim == 2:
+        plain = functional.layer_norm(rows, rows.shape[-1:], eps=norm.eps)
+        return torch.addcmul(norm.bias[:, None], plain, norm.weight[:, None])
+    return norm(rows)
+
+
 class MlpEncoder(Encoder):
-    """Linear layers with an activation after each; [B, D] -> [B, hidden_sizes[-1]]."""
+    """Linear layers with an activation after each; [B, D] -> [B, hidden_sizes[-1]].
+
+    With the weights of S such encoders stacked (`linear`), [S, B, D] -> [S, B, hidden_sizes[-1]].
+    """
 
     def __init__(self, n_inputs: int, model: Model) -> None:
         super().__init__()
@@ -61,9 +82,9 @@ class MlpEncoder(Encoder):
     def forward(self, vector: Tensor) -> Tensor:
         """Encode vectors; plain functions, as nested modules cost more than they compute here."""
         for k, layer in enumerate(self.linears):
-            vector = functional.linear(vector, layer.weight, layer.bias)
+            vector = linear(vector, layer)
             if self.norms is not None:
-                vector = self.norms[k](vector)
+                vector = _normed(vector, self.norms[k])
             vector = self.activation(vector)
         return vector
 

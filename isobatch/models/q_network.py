@@ -9,7 +9,7 @@ from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.errors import UserError
 from isobatch.models.agent import Agent
 from isobatch.models.distributions import EpsilonGreedy
-from isobatch.models.encoders import EncoderFactory, initialise, make_encoder
+from isobatch.models.encoders import EncoderFactory, initialise, linear, make_encoder
 from isobatch.recipe import Model
 
 
@@ -38,7 +38,7 @@ class QNetwork(Agent):
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         """Return action values [B, A]."""
-        return self.head(self.encoder(observation))
+        return linear(self.encoder(observation), self.head)
 
     def act(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return (action values and epsilon [B, A + 1], the largest values [B])."""

@@ -190,7 +190,8 @@ def train_cohort(members: Sequence[Member], pool: Pool, width: int) -> None:
     `width` is that of the stack, at least as many as there are members.
     """
     recipe = members[0].state.recipe
-    stack = Stack(width, recipe.batch.most_rows)
+    runs = [(each.state.model, each.state.parameters) for each in members]
+    stack = Stack(runs, width, recipe.batch.most_rows)
     with ExitStack() as held:
         held.enter_context(machine.torch_threads(recipe.machine.threads, images=False))
         stop = held.enter_context(stop_requests())

@@ -27,25 +27,40 @@ class FlatParameters:
         self.vector = nn.Parameter(torch.cat([_entries(each) for each in dense.values()]))
         self.gradient = torch.zeros_like(self.vector)
         self.vector.grad = self.gradient
-        self._lay(module, self.gradient)
+        self.lay(module, self.vector.detach(), self.gradient)
 
     def share(self, module: nn.Module) -> Tensor:
         """Give a copy of the module these very weights; return its own gradients, end to end."""
         gradient = torch.zeros_like(self.gradient)
-        self._lay(module, gradient)
+        self.lay(module, self.vector.detach(), gradient)
         return gradient
 
-    def _lay(self, module: nn.Module, gradient: Tensor) -> None:
-        """Make the module's parameters and gradients views."""
-        weights, gradients = self.views(self.vector.detach()), self.views(gradient)
+    def move(self, module: nn.Module, vector: Tensor, gradient: Tensor) -> None:
+        """Keep parameters and gradients of the module in these two from now on."""
+        with torch.no_grad():
+            vector.copy_(self.vector)
+        self.vector, self.gradient = nn.Parameter(vector), gradient
+        self.vector.grad = gradient
+        self.lay(module, vector, gradient)
+
+    def lay(self, module: nn.Module, vector: Tensor, gradient: Tensor) -> None:
+        """Make a module's parameters and gradients views of these, [P] or stacked [S, P]."""
+        weights, gradients = self.views(vector), self.views(gradient)
         for name, each in _trainable(module):
+            each.grad = None
             each.data, each.grad = weights[name], gradients[name]
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return `vector`'s parts in the parameters' shapes, under the module's names for them."""
-        parts = vector.split([math.prod(shape) for shape, _ in self._orders.values()])
+        """Return a vector's parts in the parameters' shapes, under the module's names for them.
+
+        Of vectors stacked, [S, P], the parts are stacked: [S, ...].
+        """
+        parts = vector.split([math.prod(shape) for shape, _ in self._orders.values()], -1)
+        before = vector.ndim - 1
         return {
-            name: part.view(shape).permute(order)
+            name: part.view(*part.shape[:-1], *shape).permute(
+                *range(before), *(before + axis for axis in order)
+            )
             for (name, (shape, order)), part in zip(self._orders.items(), parts, strict=True)
         }
 
