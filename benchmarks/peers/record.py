@@ -28,6 +28,7 @@ class Watch:
     compile_seconds: float | None = None
     child_peak_mb: float = 0.0
     """The most memory of a process that the adapter started, where one did the training."""
+    ended: float | None = None
     _series: list[tuple[int, list[tuple[int, float]]]] = field(default_factory=list)
 
     def begin(self, warm_up: int, at: float | None = None) -> None:
@@ -37,6 +38,10 @@ class Watch:
     def mark(self, env_steps: int, at: float | None = None) -> None:
         """An iteration has ended, after `env_steps` in all."""
         self._series[-1][1].append((env_steps, time.monotonic() if at is None else at))
+
+    def finish(self) -> None:
+        """All training has ended; what follows, such as a last evaluation, does not count."""
+        self.ended = self.ended or time.monotonic()
 
     @property
     def start_up(self) -> float:
@@ -104,6 +109,7 @@ def report(task: Task, returns: list[float | None], packages: tuple[str, ...]) -
     return {
         "start_up_seconds": watch.start_up,
         "compile_seconds": watch.compile_seconds,
+        "cold_seconds": (watch.ended or time.monotonic()) - watch.started,
         "env_steps": watch.env_steps,
         "warm_steps": steps,
         "warm_seconds": seconds,
@@ -123,7 +129,9 @@ def serve(train: Train, packages: tuple[str, ...]) -> None:
         options=words["options"],
     )
     try:
-        result = report(task, train(task), packages)
+        returns = train(task)
+        task.watch.finish()
+        result = report(task, returns, packages)
     except Cannot as reason:
         result = {"cannot": str(reason)}
     print(json.dumps(result), flush=True)
