@@ -37,9 +37,7 @@ def make_env(case: Case, seed: int) -> EnvBase:
             VecNormV2(in_keys=["observation"], decay=1.0, reduce_batch_dims=True),
             VecNormV2(in_keys=["reward"], decay=1.0, reduce_batch_dims=True),
         ]
-    env = TransformedEnv(
-        GymWrapper(vector, categorical_action_encoding=True), Compose(*transforms)
-    )
+    env = TransformedEnv(GymWrapper(vector, categorical_action_encoding=True), Compose(*transforms))
     env.set_seed(seed)
     return env
 
