@@ -96,10 +96,11 @@ def draw(sweeps: dict[str, dict[str, Any]], path: Path) -> None:
         for axis, field in zip(axes[:, column], ("steps_per_second", "peak_mb"), strict=True):
             axis.plot(list(points), [point[field] for point in points.values()], marker="o")
             axis.set_xscale("log", base=2)
-            axis.set_ylim(bottom=0)
             axis.grid(alpha=0.3)
             axis.spines[["top", "right"]].set_visible(False)
         axes[1, column].set_xlabel(sweeps[name]["label"], fontsize=9)
+    for row in axes:
+        row[0].set_ylim(bottom=0)  # shared by the row, once all of it is drawn
     axes[0, 0].set_ylabel("environment steps/s")
     axes[1, 0].set_ylabel("peak memory, MB")
     figure.tight_layout()
