@@ -68,7 +68,8 @@ class Case:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Rebuild from `to_json`."""
-        return cls(**(data | {"hidden_sizes": tuple(data["hidden_sizes"])}))
+        fields: dict[str, Any] = data | {"hidden_sizes": tuple(data["hidden_sizes"])}
+        return cls(**fields)
 
 
 CARTPOLE = Case(
