@@ -25,6 +25,7 @@ from benchmarks.peers.summary import summarize, table
 
 ROOT = Path(__file__).parents[2]
 FIELDS = ("start_up_seconds", "cold_seconds")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,15 @@ def last_line(text: str) -> str:
 
 
 def start(
-    python: str, peer: Peer, case: Case, seeds: list[int], errors: IO[str], cache: str
+    python: str, peer: Peer, case: Case, seeds: list[int], errors: IO[str], env: dict[str, str]
 ) -> subprocess.Popen[str]:
-    """Start one adapter; its clock begins here. What an earlier one compiled is not found."""
+    """Start one adapter; its clock begins here."""
     options = peer.options | {"together": peer.together}
     words = [python, "-m", f"benchmarks.peers.{peer.module}", request(case, seeds, options)]
     return subprocess.Popen(
         words,
         cwd=ROOT,
-        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache},
+        env=os.environ | env,
         stdout=subprocess.PIPE,
         stderr=errors,
         text=True,
@@ -94,14 +95,18 @@ def start(
 def measure(python: str, peer: Peer, case: Case) -> dict[str, Any]:
     """Train a case with a peer and return what its processes say together.
 
-    Seeds that a library cannot train at once are dealt out to a process for each core.
+    Seeds that a library cannot train at once are dealt out to a process for each core, of one
+    thread each. What an earlier process compiled is not found again.
     """
     if peer.only_seeds and case.n_seeds == 1:
         return {"cannot": "with one seed the same as isobatch"}
     seeds = list(range(1, case.n_seeds + 1))
     parts = [seeds] if peer.together else shares(seeds, cores())
     with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryDirectory() as cache:
-        children = [start(python, peer, case, part, errors, cache) for part in parts]
+        env = {"TORCHINDUCTOR_CACHE_DIR": cache}
+        if len(parts) > 1:
+            env |= dict.fromkeys(THREADS, "1")
+        children = [start(python, peer, case, part, errors, env) for part in parts]
         outputs = [child.communicate()[0] for child in children]
         if any(child.returncode for child in children):
             errors.seek(0)
@@ -169,6 +174,13 @@ def compare(
     return repeats
 
 
+def commit(checkout: Path) -> str | None:
+    """Return the commit of a checkout; None where it is not git's."""
+    words = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
 def arguments() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = argparse.ArgumentParser(
@@ -197,6 +209,7 @@ def main() -> None:
     report: dict[str, Any] = {
         "measured": datetime.now(UTC).date().isoformat(),
         "machine": {"python": platform.python_version(), "cores": cores()},
+        "cleanrl": commit(checkout) if checkout else None,
         "cases": {},
     }
     for name in args.cases:
