@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 TORCH := $(shell grep '^torch==' constraints.txt)
 EXTRAS := test lint docs bench dev
 
-.PHONY: install demo test test-faults lint docs wheel-check bench hooks clean
+.PHONY: install demo test test-faults lint docs wheel-check bench scaling hooks clean
 .NOTPARALLEL:  # one pip at a time
 
 install: $(VENV)/.core
@@ -49,13 +49,37 @@ docs: $(VENV)/.docs
 wheel-check:
 	PYTHON=$(PYTHON) .ci/wheel-check
 
-# About half an hour on two cores; nothing else should run on the machine.
-bench: $(VENV)/.bench
-	$(BIN)/python benchmarks/speed.py --out docs/results/speed.json
+# The peers have an environment of their own, and CleanRL another: its scripts need old packages.
+# torch first and alone, as above.
+PEERS := .venv-peers
+CLEANRL_VENV := .venv-cleanrl
+PEERS_PIP := bin/pip install -qq --disable-pip-version-check
+
+$(PEERS)/.done: benchmarks/peers/requirements.txt constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/$(PEERS_PIP) $(TORCH)
+	$(PEERS)/$(PEERS_PIP) -r benchmarks/peers/requirements.txt
+	touch $@
+
+$(CLEANRL_VENV)/.done: benchmarks/peers/requirements-cleanrl.txt constraints.txt
+	$(PYTHON) -m venv $(CLEANRL_VENV)
+	$(CLEANRL_VENV)/$(PEERS_PIP) $(TORCH)
+	$(CLEANRL_VENV)/$(PEERS_PIP) -r benchmarks/peers/requirements-cleanrl.txt
+	touch $@
+
+# Hours on two cores; nothing else should run on the machine. make bench CLEANRL=../cleanrl takes
+# CleanRL in, make bench BENCH="--cases cartpole-8x128" a part of it.
+bench: $(VENV)/.core $(PEERS)/.done $(if $(CLEANRL),$(CLEANRL_VENV)/.done)
+	$(BIN)/python -m benchmarks.peers.run $(if $(CLEANRL),--cleanrl $(CLEANRL)) \
+		--out docs/results/peers.json $(BENCH)
+
+# Isobatch alone: steps per second and memory against N, T, width and seeds.
+scaling: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.scaling --out docs/results/scaling.json
 
 # Lint at every commit.
 hooks: $(VENV)/.dev
 	$(BIN)/pre-commit install
 
 clean:
-	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(CLEANRL_VENV) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""What Stable-Baselines3 needs to train on Procgen: an EnvPool adapter and an IMPALA encoder."""
+"""What Stable-Baselines3 needs to train on EnvPool's environments, and an IMPALA encoder."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, Discrete, flatten_space
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
@@ -21,19 +21,37 @@ class EnvPoolVecEnv(VecEnv):
     EnvPool resets a finished environment on the step after the last one, while Stable-Baselines3
     expects the reset observation at once and the final one in the info. So the environments that
     have just finished are reset apart from the others, within the step that finished them.
+    Observations that are dictionaries become one vector. Episodes are scored as Isobatch scores
+    them: by the game's own rewards, until the game is over.
     """
 
-    def __init__(self, env_id: str, n_envs: int, seed: int) -> None:
+    def __init__(self, env_id: str, n_envs: int, seed: int, **options: Any) -> None:
         preload_qt()  # EnvPool looks for Qt once, when it is imported
         import envpool
 
         seeds = np.random.SeedSequence(seed).generate_state(n_envs) >> 1  # EnvPool's are int32
-        self.pool = envpool.make(env_id, env_type="gymnasium", num_envs=n_envs, seed=seeds.tolist())
-        super().__init__(n_envs, self.pool.observation_space, self.pool.action_space)
+        self.pool = envpool.make(
+            env_id, env_type="gymnasium", num_envs=n_envs, seed=seeds.tolist(), **options
+        )
+        self.inner = self.pool.observation_space
+        outer = flatten_space(self.inner) if isinstance(self.inner, Dict) else self.inner
+        super().__init__(n_envs, outer, self.pool.action_space)
+        self.scores = np.zeros(n_envs)
+
+    def flat(self, observations: Any) -> np.ndarray:
+        """Return observations of a dictionary's entries side by side, Discrete ones one-hot."""
+        if not isinstance(self.inner, Dict):
+            return observations
+        parts = []
+        for key, space in self.inner.spaces.items():
+            rows = np.asarray(observations[key])
+            one_hot = isinstance(space, Discrete)
+            parts.append(np.eye(space.n)[rows] if one_hot else rows.reshape(len(rows), -1))
+        return np.concatenate(parts, 1).astype(np.float32)
 
     def reset(self) -> np.ndarray:
         """Reset every environment and return the first observations."""
-        return self.pool.reset()[0]
+        return self.flat(self.pool.reset()[0])
 
     def step_async(self, actions: np.ndarray) -> None:
         """Send one action to each environment."""
@@ -41,15 +59,21 @@ class EnvPoolVecEnv(VecEnv):
 
     def step_wait(self) -> VecEnvStepReturn:
         """Return observations, rewards, dones and infos, finished environments already reset."""
-        observations, rewards, terminated, truncated, _ = self.pool.recv()
-        dones = terminated | truncated
+        observations, rewards, terminated, truncated, more = self.pool.recv()
+        observations, dones = self.flat(observations), terminated | truncated
+        self.scores += more.get("reward", rewards)
+        over = (more["terminated"] != 0) | truncated if "terminated" in more else dones
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for index in np.flatnonzero(over):
+            infos[index]["episode"] = {"r": self.scores[index], "l": more["elapsed_step"][index]}
+        self.scores[over] = 0
         finished = np.flatnonzero(dones)
         for index in finished:
             infos[index]["terminal_observation"] = observations[index].copy()
             infos[index]["TimeLimit.truncated"] = bool(truncated[index])
         if finished.size:
-            observations[finished] = self.pool.reset(finished.astype(np.int32))[0]
+            fresh, which = self.pool.reset(finished.astype(np.int32))
+            observations[which["env_id"]] = self.flat(fresh)
         return observations, rewards, dones, infos
 
     def close(self) -> None:

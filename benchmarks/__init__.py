@@ -1,0 +1,1 @@
+"""What was measured: programs that are no part of the package."""
