@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ from isobatch.text import counted, say
 
 if TYPE_CHECKING:
     from isobatch.run.training import Run
+
+MOST_SEEDS = 1000
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def train(arguments: list[str]) -> int:
@@ -31,13 +35,31 @@ def train(arguments: list[str]) -> int:
     parser.add_argument("--recipe", type=Path, metavar="FILE", help="read the recipe from a file")
     add_env_flag(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/...)")
+    parser.add_argument(
+        "--seeds",
+        type=whole_number,
+        metavar="N",
+        help="train N runs, with this seed and the next ones, together where they can be",
+    )
     add_recipe_flags(parser, base)
     parsed = parser.parse_args(arguments[1:] if env else arguments)
+    recipe = base.replace(**given(parsed, base))
+    if parsed.seeds is not None:
+        return _train_seeds(recipe, parsed.seeds, parsed.out, parsed.quiet)
 
     from isobatch.run import training
 
-    recipe = base.replace(**given(parsed, base))
     return _report(training.train(recipe=recipe, out=parsed.out, quiet=parsed.quiet))
+
+
+def _train_seeds(recipe: Recipe, count: int, out: Path | None, quiet: bool) -> int:
+    if not 1 <= count <= MOST_SEEDS:
+        raise UserError(f"--seeds must be between 1 and {MOST_SEEDS:,}, got {count:,}")
+    os.environ.update(ONE_THREAD)  # A process to a core: before NumPy is loaded.
+
+    from isobatch.run import seeds
+
+    return seeds.train_on_all_cores(seeds.seed_paths(recipe, count, out), quiet)
 
 
 def resume(arguments: list[str]) -> int:

@@ -140,9 +140,9 @@ def resume(
         checkpoint = directory.last_checkpoint()
         numbers = checkpoint.numbers if checkpoint else None
         if numbers is not None:
-            _check_version(path, numbers)
+            check_version(path, numbers)
             if total_timesteps is None:
-                _refuse_other_budget(path, recipe, numbers)
+                refuse_other_budget(path, recipe, numbers)
         device = choose_device(recipe.machine.device)
         exactly = checkpoint if _resumes_exactly(recipe, numbers) and not allow_inexact else None
         with understanding(f"{path}: the checkpoint"):
@@ -150,20 +150,7 @@ def resume(
             environments = Environments(recipe, make_env, device, numbers, again)
         try:
             state = _begin(environments, encoder)
-            if checkpoint:
-                with understanding(f"{path}: the checkpoint"):
-                    state.load(checkpoint.tensors, checkpoint.numbers)
-            if total_timesteps is not None and total_timesteps < state.counters.env_steps:
-                raise UserError(
-                    f"{path} already has {state.counters.env_steps} environment steps, more than "
-                    f"total_timesteps {total_timesteps}",
-                    field="total_timesteps",
-                )
-            state.counters.restarts += 1
-            directory.save_recipe(recipe)
-            if checkpoint:
-                _say_what_was_found(directory, checkpoint, state)
-                directory.go_on_from(checkpoint)
+            restore(state, directory, recipe, checkpoint)
             heard = _heard(sinks, quiet)
             stopped = run(state, environments, directory, heard, on_iteration, exactly)
             return Run(directory.path, interrupted=stopped)
@@ -173,7 +160,31 @@ def resume(
         directory.release()
 
 
-def _refuse_other_budget(path: str | Path, recipe: Recipe, numbers: Mapping[str, Any]) -> None:
+def restore(
+    state: TrainState,
+    directory: store.RunDirectory,
+    recipe: Recipe,
+    checkpoint: store.Checkpoint | None,
+) -> None:
+    """Bring a state that has just begun, and the run's files, to where the checkpoint was."""
+    path = directory.path
+    if checkpoint:
+        with understanding(f"{path}: the checkpoint"):
+            state.load(checkpoint.tensors, checkpoint.numbers)
+    if recipe.total_timesteps < state.counters.env_steps:
+        raise UserError(
+            f"{path} already has {state.counters.env_steps} environment steps, more than "
+            f"total_timesteps {recipe.total_timesteps}",
+            field="total_timesteps",
+        )
+    state.counters.restarts += 1
+    directory.save_recipe(recipe)
+    if checkpoint:
+        _say_what_was_found(directory, checkpoint, state)
+        directory.go_on_from(checkpoint)
+
+
+def refuse_other_budget(path: str | Path, recipe: Recipe, numbers: Mapping[str, Any]) -> None:
     """Refuse a budget that nobody asked for: recipe.toml may be damaged."""
     saved = Recipe.from_toml(numbers["recipe"]).total_timesteps if "recipe" in numbers else None
     if saved not in (None, recipe.total_timesteps):
@@ -205,7 +216,7 @@ def _say_what_was_found(
         warnings.warn(f"{directory.path} goes on from {steps:,} environment steps", stacklevel=3)
 
 
-def _check_version(path: str | Path, numbers: Mapping[str, Any]) -> None:
+def check_version(path: str | Path, numbers: Mapping[str, Any]) -> None:
     """Refuse a checkpoint that this version cannot go on from, naming both versions."""
     # The first versions did not write theirs; what lacks the batch is older than can be read.
     written = numbers.get("version", "0.1.0" if "batch" in numbers else "an early 0.1.0")

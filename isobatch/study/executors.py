@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 
 from isobatch.errors import UserError
 from isobatch.files import Folder
+from isobatch.parent import STOP_SECONDS
 from isobatch.registry import IMPORTS
-from isobatch.study.child import STOP_SECONDS
 from isobatch.study.worker import DISK_FULL, DiskFull, work
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

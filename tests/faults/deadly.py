@@ -1,5 +1,6 @@
 """A process that dies at its n-th change of the disk, a write half done."""
 
+import gc
 import io
 import os
 import pathlib
@@ -66,6 +67,7 @@ def in_child(act, fatal):
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
+        gc.freeze()  # Vectors that are garbage have threads in the parent only.
         deadly, code = Deadly(fatal), 1
         for module, name in USERS:
             setattr(module, name, deadly)

@@ -1,5 +1,6 @@
 """Commands run in a process forked from this one, with all in it: no seconds of imports."""
 
+import gc
 import os
 import sys
 import time
@@ -46,6 +47,7 @@ def command(*words, before=lambda: None):
     reading, writing = os.pipe()
     began, child = time.monotonic(), os.fork()
     if not child:
+        gc.freeze()  # Vectors that are garbage have threads in the parent only.
         code = 70
         try:
             sys.stderr = os.fdopen(writing, "w")

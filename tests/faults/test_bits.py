@@ -1,5 +1,6 @@
 """Killed anywhere and resumed, a run has the weights of one that was left alone, to the bit."""
 
+import gc
 import hashlib
 import os
 import random
@@ -39,6 +40,7 @@ def child(act):
     """Begin `act` in a process of its own."""
     number = os.fork()
     if not number:
+        gc.freeze()  # Vectors that are garbage have threads in the parent only.
         code = 1
         try:
             act()

@@ -1,0 +1,252 @@
+"""Training with several seeds: in cohorts, one to a core, or one after the other where need be."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from isobatch import algos
+from isobatch.envs.catalog import require_trusted
+from isobatch.errors import UserError, one_line, understanding
+from isobatch.parent import end_with
+from isobatch.recipe import Recipe, check_budget
+from isobatch.run import store
+from isobatch.run.cohort import Member, Pool, train_cohort, why_alone
+from isobatch.run.sinks import LINE_SECONDS, Sink
+from isobatch.run.training import (
+    Run,
+    check_version,
+    choose_device,
+    default_path,
+    refuse_other_budget,
+    restore,
+    resume,
+    train,
+)
+from isobatch.state import TrainState
+from isobatch.text import counted, say
+
+STOPPED, FAILED = 130, 1
+
+
+class Outcome(NamedTuple):
+    """How the run of one seed ended."""
+
+    run: Run
+    failure: str | None = None
+
+
+def seed_paths(recipe: Recipe, count: int, out: str | Path | None) -> list[tuple[Recipe, Path]]:
+    """Return a recipe and a directory for each of `count` seeds, from the recipe's own on.
+
+    Under `out` they are named by their seed.
+    """
+    recipes = [recipe.replace(seed=recipe.seed + k) for k in range(count)]
+    if out is None:
+        return [(each, default_path(each)) for each in recipes]
+    return [(each, Path(out) / f"seed-{each.seed}") for each in recipes]
+
+
+def train_seeds(
+    jobs: Sequence[tuple[Recipe, Path]], *, width: int | None = None, quiet: bool = False
+) -> list[Outcome]:
+    """Train runs of one recipe with different seeds, in this process; go on with those begun.
+
+    They are trained as a cohort where they can be, whose stack is `width` wide.
+    """
+    reason = why_alone(jobs[0][0])
+    if reason is None:
+        return _train_cohort(jobs, width or len(jobs), quiet)
+    return [_train_alone(recipe, path) for recipe, path in jobs]
+
+
+def train_on_all_cores(jobs: Sequence[tuple[Recipe, Path]], quiet: bool = False) -> int:
+    """Train runs with different seeds in as many processes as there are cores; say how they ended.
+
+    To be called where nothing has been computed yet: the processes are forked. Returns the exit
+    code: 0, 130 where they were stopped, 1 where one failed.
+    """
+    for recipe, path in jobs:
+        check_budget(recipe)
+        algos.check(recipe)
+        store.refuse_taken(path)
+    processes = min(len(os.sched_getaffinity(0)), len(jobs))
+    width = -(-len(jobs) // processes)
+    first, *others = [jobs[k : k + width] for k in range(0, len(jobs), width)]
+    if not quiet:
+        _introduce(jobs, 1 + len(others), width)
+    children = [_fork(each, width) for each in others]
+    code = STOPPED  # As long as nothing else is known: an exception stops the others too.
+    try:
+        code = _tell(train_seeds(first, width=width, quiet=quiet))
+    finally:
+        if code == STOPPED:
+            for child in children:
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGTERM)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    return max([code, *(FAILED if each < 0 else each for each in codes)])
+
+
+def _fork(jobs: Sequence[tuple[Recipe, Path]], width: int) -> int:
+    """Train some of the runs in a process of their own, which ends with this one."""
+    parent = os.getpid()
+    gc.freeze()  # What is this process's to clean up is not the other's.
+    child = os.fork()
+    if child:
+        return child
+    code = FAILED
+    try:
+        end_with(parent)
+        code = _tell(train_seeds(jobs, width=width, quiet=True))
+    except UserError as error:
+        say(f"isobatch: {one_line(error)}", error=True)
+        code = 2
+    except KeyboardInterrupt:
+        code = STOPPED
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _train_alone(recipe: Recipe, path: Path) -> Outcome:
+    try:
+        if (path / "recipe.toml").exists():
+            return Outcome(resume(path, env=recipe.env, quiet=True))
+        return Outcome(train(recipe=recipe, out=path, quiet=True))
+    except UserError as error:
+        return Outcome(Run(path), one_line(error))
+
+
+def _train_cohort(jobs: Sequence[tuple[Recipe, Path]], width: int, quiet: bool) -> list[Outcome]:
+    device = choose_device(jobs[0][0].machine.device)
+    with ExitStack() as held:
+        begun = [_open(recipe, path, held) for recipe, path in jobs]
+        checkpoints = [None if each is None else each.last_checkpoint() for each in begun]
+        made = [
+            0 if each is None else each.numbers["counters"]["environments"] for each in checkpoints
+        ]
+        recipes = [recipe for recipe, _ in jobs]
+        pool = Pool(recipes, made, device)
+        held.callback(pool.env.close)
+        lines = Lines(recipes)
+        members = []
+        for (recipe, path), directory, checkpoint, before in zip(
+            jobs, begun, checkpoints, made, strict=True
+        ):
+            layouts = pool.env.observation_layout, pool.env.action_layout
+            state = TrainState.begin(recipe, *layouts, device)
+            if directory is None:
+                directory = store.RunDirectory.create(path, recipe)
+                held.callback(directory.release)
+            else:
+                restore(state, directory, recipe, checkpoint)
+            sinks = () if quiet else (lines.of(recipe.seed),)
+            members.append(Member(state, directory, sinks, before))
+        train_cohort(members, pool, width)
+        return [
+            Outcome(
+                Run(each.directory.path, interrupted=each.stopped),
+                None if each.failure is None else one_line(each.failure),
+            )
+            for each in members
+        ]
+
+
+def _open(recipe: Recipe, path: Path, held: ExitStack) -> store.RunDirectory | None:
+    """Open a run that has begun, None where it has not."""
+    if not (path / "recipe.toml").exists():
+        return None
+    directory = store.RunDirectory.open(path)
+    held.callback(directory.release)
+    require_trusted(directory.recipe.env, recipe.env)
+    checkpoint = directory.last_checkpoint()
+    if checkpoint is not None:
+        with understanding(f"{path}: the checkpoint"):
+            check_version(path, checkpoint.numbers)
+            refuse_other_budget(path, recipe, checkpoint.numbers)
+    return directory
+
+
+class Lines:
+    """Plain lines on how a cohort is doing, about one every ten seconds."""
+
+    def __init__(self, recipes: Sequence[Recipe]) -> None:
+        self._total = recipes[0].total_timesteps
+        self._seeds = [each.seed for each in recipes]
+        self._rows: dict[int, dict[str, Any]] = {}
+        self._last = time.monotonic()
+
+    def of(self, seed: int) -> Sink:
+        """Return what listens to one of the runs."""
+        return _Listener(self, seed)
+
+    def hear(self, seed: int, row: dict[str, Any]) -> None:
+        """Take in a run's row; say how they all are doing if the last line is old enough."""
+        self._rows[seed] = row
+        now = time.monotonic()
+        if now - self._last < LINE_SECONDS or len(self._rows) < len(self._seeds):
+            return
+        self._last = now
+        rows = self._rows.values()
+        done = min(row["env_steps"] for row in rows)
+        speed = sum(row["steps_per_second"] for row in rows)
+        returns = [row["episode_return"] for row in rows if row["episode_return"] is not None]
+        learned = ""
+        if returns:
+            mean = sum(returns) / len(returns)
+            learned = f"  return {mean:.4g} ({min(returns):.4g} to {max(returns):.4g})"
+        say(
+            f"{done:>10,} / {self._total:,} env steps  seeds {_span(self._seeds)}: "
+            f"{speed:,.0f} steps/s{learned}"
+        )
+
+
+class _Listener(Sink):
+    def __init__(self, lines: Lines, seed: int) -> None:
+        self._lines, self._seed = lines, seed
+
+    def row(self, row: dict[str, Any]) -> None:
+        self._lines.hear(self._seed, row)
+
+
+def _introduce(jobs: Sequence[tuple[Recipe, Path]], processes: int, width: int) -> None:
+    """Say what is trained, and how."""
+    recipe, reason = jobs[0][0], why_alone(jobs[0][0])
+    batch, seeds = recipe.batch, [each.seed for each, _ in jobs]
+    how = f"in cohorts of up to {width}" if reason is None else f"one by one: {reason}"
+    say(
+        f"{recipe.algo} on {recipe.env}, {batch.n_envs} envs x {batch.n_steps} steps, "
+        f"{counted(len(jobs), 'run')}, seeds {_span(seeds)}, "
+        f"{counted(processes, 'process', 'processes')}, {how}"
+    )
+
+
+def _tell(outcomes: Sequence[Outcome]) -> int:
+    """Say in a line how each run ended; return the exit code."""
+    code = 0
+    for outcome in outcomes:
+        run = outcome.run
+        if outcome.failure is not None:
+            say(f"{run.path}: failed: {outcome.failure}")
+            code = max(code, FAILED)
+            continue
+        last = run.metrics[-1] if run.metrics else {}
+        steps, score = last.get("env_steps", 0), last.get("episode_return")
+        learned = "no episode ended" if score is None else f"mean return {score:.2f}"
+        ended = f"stopped at {steps:,}" if run.interrupted else f"{steps:,}"
+        say(f"{run.path}: {learned}, {ended} env steps")
+        if run.interrupted:
+            code = STOPPED
+    return code
+
+
+def _span(seeds: Sequence[int]) -> str:
+    return str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"

@@ -1,0 +1,229 @@
+"""Runs trained together are each what they would be alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import isobatch
+from isobatch.algos import learner_class
+from isobatch.algos.learner import awaits
+from isobatch.algos.ppo import Ppo
+from isobatch.presets import preset
+from isobatch.run.cohort import alike, why_alone
+from isobatch.run.examine import examine
+from isobatch.run.seeds import seed_paths, train_seeds
+from isobatch.run.store import read_metrics, read_policy
+from isobatch.run.training import Run
+from isobatch.update.partition import minibatches
+
+SMALL: dict[str, Any] = {
+    "n_envs": 4, "n_steps": 16, "n_minibatches": 2, "n_epochs": 2, "hidden_sizes": (16,),
+    "compile": "off", "threads": 1, "env_threads": 1, "total_timesteps": 640, "keep_policies": 0,
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    "ppo": {"normalize_observations": True, "normalize_rewards": True, "ent_coef": 0.01},
+    "ppo-ewma": {"algo": "ppo-ewma"},
+    "a2c": {"algo": "a2c", "n_minibatches": 1, "n_epochs": 1},
+    "pqn": {"algo": "pqn", "layer_norm": True},
+    "stale": {"staleness": 2},
+    "value epochs": {"n_value_epochs": 2},
+    "shared": {"architecture": "shared"},
+    "kl": {"objective": "kl", "kl_estimator": "exact"},
+    "pendulum": {"env": "Pendulum-v1"},
+    "gymnasium": {"env": "gymnasium:CartPole-v1"},
+    "by envs": {"minibatches_by": "envs"},
+    "evaluated": {"eval_marks": 4, "eval_episodes": 2},
+}
+FREE = ("seconds", "steps_per_second", "time", "resumed")
+
+
+def recipe_of(case="ppo", **settings):
+    chosen = {**SMALL, **CASES[case], **settings}
+    env, algo = chosen.pop("env", "CartPole-v1"), chosen.pop("algo", "ppo")
+    return preset(env, algo, **chosen)
+
+
+def together(tmp_path, recipe, count=3, **options):
+    return train_seeds(seed_paths(recipe, count, tmp_path), quiet=True, **options)
+
+
+def weights(path):
+    tensors, _ = read_policy(path)
+    return torch.cat([tensors[name].double().flatten() for name in sorted(tensors)])
+
+
+def close(row, other):
+    assert row.keys() == other.keys()
+    for name in row.keys() - set(FREE):
+        wanted = other[name]
+        if isinstance(wanted, float):
+            wanted = pytest.approx(wanted, rel=2e-3, abs=2e-4)
+        assert row[name] == wanted, name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_run_begins_as_it_would_alone(tmp_path, case):
+    recipe = recipe_of(case)
+    found = together(tmp_path / "together", recipe)
+    assert [each.failure for each in found] == [None] * 3
+    for seed, outcome in enumerate(found, start=recipe.seed):
+        alone = isobatch.train(
+            recipe=recipe.replace(seed=seed), out=tmp_path / f"{seed}", quiet=True
+        )
+        rows = outcome.run.metrics
+        assert len(rows) == len(alone.metrics)
+        assert rows[-1]["env_steps"] == alone.metrics[-1]["env_steps"]
+        for mine, its in list(zip(rows, alone.metrics, strict=True))[:4]:
+            close(mine, its)
+        assert all(each.is_whole for each in examine(outcome.run.path))
+        if case == "evaluated":
+            assert [row["mark"] for row in outcome.run.evaluations] == [
+                row["mark"] for row in alone.evaluations
+            ]
+
+
+def test_a_run_does_not_depend_on_its_companions(tmp_path):
+    recipe = recipe_of(n_minibatches=3)
+    many = together(tmp_path / "many", recipe, 3)
+    (jobs,) = [seed_paths(recipe, 2, tmp_path / "few")[1:]]
+    (one,) = train_seeds(jobs, width=3, quiet=True)
+    assert torch.equal(weights(one.run.path), weights(many[1].run.path))
+
+
+def test_numbers_may_differ_between_runs(tmp_path):
+    recipe = recipe_of(ent_coef=0.0)
+    numbers = [
+        {"learning_rate": 1e-3, "ent_coef": 0.05, "vf_coef": 1.0, "gamma": 0.9},
+        {"learning_rate": 1e-4, "clip_range": 0.1, "max_grad_norm": 0.1, "gae_lambda": 0.5},
+        {"total_timesteps": 320, "target_kl": 1e-4},
+    ]
+    jobs = [(recipe.replace(**own), tmp_path / f"{place}") for place, own in enumerate(numbers)]
+    assert len({alike(each) for each, _ in jobs}) == 1
+    for (own, path), outcome in zip(jobs, train_seeds(jobs, quiet=True), strict=True):
+        assert outcome.failure is None
+        alone = isobatch.train(recipe=own, out=path.with_name(f"{path.name}-alone"), quiet=True)
+        assert len(outcome.run.metrics) == len(alone.metrics)
+        for mine, its in list(zip(outcome.run.metrics, alone.metrics, strict=True))[:3]:
+            close(mine, its)
+
+
+def test_one_that_diverges_leaves_the_others(tmp_path):
+    recipe = recipe_of(optimizer="sgd", max_grad_norm=None)
+    jobs = [
+        (recipe.replace(learning_rate=rate), tmp_path / f"{place}")
+        for place, rate in enumerate((1e-3, 100.0, 1e-3))
+    ]
+    found = train_seeds(jobs, quiet=True)
+    assert [each.failure is None for each in found] == [True, False, True]
+    assert "diverged" in (found[1].failure or "")
+    assert found[0].run.metrics[-1]["env_steps"] > 600
+    assert found[2].run.metrics[-1]["env_steps"] > 600
+
+
+def test_a_stopped_cohort_goes_on(tmp_path):
+    """Stopped at different places, too: each goes on from its own checkpoint."""
+    recipe = recipe_of()
+    jobs = seed_paths(recipe, 3, tmp_path)
+    for (own, path), count in zip(jobs[:2], (2, 5), strict=True):
+        isobatch.train(
+            recipe=own,
+            out=path,
+            quiet=True,
+            on_iteration=lambda row, count=count: row["iterations"] < count,
+        )
+    for outcome in train_seeds(jobs, quiet=True):
+        rows = outcome.run.metrics
+        assert [row["iterations"] for row in rows] == list(range(1, len(rows) + 1))
+        assert not outcome.run.interrupted
+        assert all(each.is_whole for each in examine(outcome.run.path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"algo": "ppg", "n_policy_iterations": 2}, "ppg is trained alone"),
+        ({"batch_schedule": "0:4x16, 200:8x8"}, "its batch changes"),
+        ({"exact_resume": True}, "exact_resume"),
+        ({"stagger": True}, "stagger"),
+    ],
+)
+def test_what_cannot_be_stacked_is_trained_alone_and_says_why(tmp_path, settings, reason):
+    recipe = recipe_of(**settings)
+    assert reason in (why_alone(recipe) or "")
+    found = together(tmp_path, recipe, 2)
+    assert [each.failure for each in found] == [None, None]
+    assert all(each.run.metrics for each in found)
+
+
+def test_a_learner_with_an_improve_of_its_own_is_not_bypassed():
+    class Own(Ppo):
+        def improve(self, rollout, advantages, targets, weights=None):
+            return super().improve(rollout, 2 * advantages, targets, weights)
+
+    assert awaits(learner_class(recipe_of()))
+    assert not awaits(Own)
+
+
+COMMAND = [
+    sys.executable, "-m", "isobatch", "train", "CartPole-v1", "--seeds", "4", "--n-envs", "4",
+    "--n-steps", "16", "--n-minibatches", "2", "--hidden-sizes", "16", "--compile", "off",
+]  # fmt: skip
+
+
+def test_the_command_trains_a_run_for_each_seed(tmp_path):
+    arguments = [*COMMAND, "--total-timesteps", "640", "--out", str(tmp_path / "runs")]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120)
+    head, *lines = ended.stdout.splitlines()
+    assert "4 runs, seeds 1 to 4" in head
+    assert "cohorts" in head
+    assert len(lines) == 4
+    for seed in range(1, 5):
+        run = Run(tmp_path / "runs" / f"seed-{seed}")
+        assert run.recipe.seed == seed
+        assert run.metrics[-1]["env_steps"] > 600
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_command(tmp_path, number):
+    arguments = [*COMMAND, "--total-timesteps", "10000000", "--out", str(tmp_path / "runs")]
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    files = [tmp_path / "runs" / f"seed-{seed}" / "metrics.jsonl" for seed in range(1, 5)]
+    deadline = time.monotonic() + 60
+    while not all(file.exists() and file.stat().st_size for file in files):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(number)
+    code = process.wait(30)
+    assert code == (130 if number == signal.SIGTERM else -signal.SIGKILL)
+    while _group(process.pid):
+        assert time.monotonic() < deadline + 30
+        time.sleep(0.1)
+    for file in files:
+        assert all(each.is_whole for each in examine(file.parent))
+        assert read_metrics(file.parent)
+
+
+def _group(leader):
+    """Return whether a process of the group lives."""
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_minibatches_larger_than_the_stack_are_computed_by_themselves(tmp_path):
+    """The budget's last rollout may be one minibatch of more rows than usual."""
+    recipe = recipe_of(n_minibatches=4, total_timesteps=64 + 24)
+    sizes = [len(rows) for rows in minibatches(torch.ones(6, 4) > 0, 1, torch.Generator())]
+    assert sizes == [24]  # More than the 16 of a usual one.
+    for outcome in together(tmp_path, recipe, 2):
+        assert outcome.failure is None
