@@ -211,6 +211,28 @@ def test_no_process_outlives_the_command(tmp_path, number):
         assert read_metrics(file.parent)
 
 
+def test_the_runs_of_a_folder_are_resumed_together(tmp_path):
+    jobs = seed_paths(recipe_of(), 3, tmp_path)
+    own, path = jobs[0]
+    isobatch.train(recipe=own, out=path, quiet=True, on_iteration=lambda row: False)
+    for own, path in jobs[1:]:
+        isobatch.train(
+            recipe=own, out=path, quiet=True, on_iteration=lambda row: row["iterations"] < 3
+        )
+    arguments = [sys.executable, "-m", "isobatch", "resume", str(tmp_path)]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120)
+    assert "3 runs, seeds 1 to 3" in ended.stdout
+    for _, path in jobs:
+        rows = read_metrics(path)
+        assert [row["iterations"] for row in rows] == list(range(1, len(rows) + 1))
+        assert rows[-1]["env_steps"] > 600
+    refused = subprocess.run(
+        [*arguments, "--from-scratch"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert refused.returncode == 2
+    assert "one at a time" in refused.stderr
+
+
 def _group(leader):
     """Return whether a process of the group lives."""
     try:

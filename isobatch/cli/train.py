@@ -59,7 +59,21 @@ def _train_seeds(recipe: Recipe, count: int, out: Path | None, quiet: bool) -> i
 
     from isobatch.run import seeds
 
-    return seeds.train_on_all_cores(seeds.seed_paths(recipe, count, out), quiet)
+    jobs = seeds.seed_paths(recipe, count, out)
+    seeds.refuse_taken(jobs)
+    return seeds.train_on_all_cores(jobs, quiet)
+
+
+def _resume_seeds(folder: Path, env: str | None, quiet: bool) -> int:
+    os.environ.update(ONE_THREAD)
+
+    from isobatch.envs.catalog import require_trusted
+    from isobatch.run import seeds
+
+    jobs = seeds.begun_in(folder)
+    for recipe, _ in jobs:
+        require_trusted(recipe.env, env)
+    return seeds.train_on_all_cores(jobs, quiet)
 
 
 def resume(arguments: list[str]) -> int:
@@ -67,7 +81,7 @@ def resume(arguments: list[str]) -> int:
     parser = Parser(
         prog="isobatch resume", description="Continue a run from its last valid checkpoint."
     )
-    parser.add_argument("run", type=Path, help="run directory")
+    parser.add_argument("run", type=Path, help="run directory, or that of train --seeds")
     parser.add_argument(
         "--total-timesteps", type=whole_number, metavar="N", help="new budget in environment steps"
     )
@@ -84,6 +98,10 @@ def resume(arguments: list[str]) -> int:
     add_env_flag(parser)
     _add_output_flags(parser)
     parsed = parser.parse_args(arguments)
+    if next(parsed.run.glob("seed-*/recipe.toml"), None) is not None:
+        if parsed.total_timesteps or parsed.from_scratch or parsed.allow_inexact:
+            raise UserError(f"{parsed.run} holds several runs: with these options, one at a time")
+        return _resume_seeds(parsed.run, parsed.env, parsed.quiet)
 
     from isobatch.run import training
 

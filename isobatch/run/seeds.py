@@ -18,7 +18,7 @@ from isobatch.errors import UserError, one_line, understanding
 from isobatch.parent import end_with
 from isobatch.recipe import Recipe, check_budget
 from isobatch.run import store
-from isobatch.run.cohort import Member, Pool, train_cohort, why_alone
+from isobatch.run.cohort import Member, Pool, alike, train_cohort, why_alone
 from isobatch.run.sinks import LINE_SECONDS, Sink
 from isobatch.run.training import (
     Run,
@@ -54,6 +54,19 @@ def seed_paths(recipe: Recipe, count: int, out: str | Path | None) -> list[tuple
     return [(each, Path(out) / f"seed-{each.seed}") for each in recipes]
 
 
+def refuse_taken(jobs: Sequence[tuple[Recipe, Path]]) -> None:
+    """Refuse directories that hold something already."""
+    for _, path in jobs:
+        store.refuse_taken(path)
+
+
+def begun_in(folder: str | Path) -> list[tuple[Recipe, Path]]:
+    """Return the recipes and directories of the runs, one a seed, that a folder has."""
+    found = Path(folder).glob("seed-*/recipe.toml")
+    jobs = [(Recipe.load(file), file.parent) for file in found if not file.is_symlink()]
+    return sorted(jobs, key=lambda job: job[0].seed)
+
+
 def train_seeds(
     jobs: Sequence[tuple[Recipe, Path]], *, width: int | None = None, quiet: bool = False
 ) -> list[Outcome]:
@@ -73,10 +86,11 @@ def train_on_all_cores(jobs: Sequence[tuple[Recipe, Path]], quiet: bool = False)
     To be called where nothing has been computed yet: the processes are forked. Returns the exit
     code: 0, 130 where they were stopped, 1 where one failed.
     """
-    for recipe, path in jobs:
+    for recipe, _ in jobs:
         check_budget(recipe)
         algos.check(recipe)
-        store.refuse_taken(path)
+    if len({alike(recipe) for recipe, _ in jobs}) > 1:
+        raise UserError("these runs differ in more than their seeds: resume them one by one")
     processes = min(len(os.sched_getaffinity(0)), len(jobs))
     width = -(-len(jobs) // processes)
     first, *others = [jobs[k : k + width] for k in range(0, len(jobs), width)]
