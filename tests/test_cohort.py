@@ -11,13 +11,14 @@ import pytest
 import torch
 
 import isobatch
+from isobatch import UserError
 from isobatch.algos import learner_class
 from isobatch.algos.learner import awaits
 from isobatch.algos.ppo import Ppo
 from isobatch.presets import preset
 from isobatch.run.cohort import alike, why_alone
 from isobatch.run.examine import examine
-from isobatch.run.seeds import seed_paths, train_seeds
+from isobatch.run.seeds import begun_in, seed_paths, train_seeds
 from isobatch.run.store import read_metrics, read_policy
 from isobatch.run.training import Run
 from isobatch.update.partition import minibatches
@@ -159,6 +160,33 @@ def test_what_cannot_be_stacked_is_trained_alone_and_says_why(tmp_path, settings
     found = together(tmp_path, recipe, 2)
     assert [each.failure for each in found] == [None, None]
     assert all(each.run.metrics for each in found)
+
+
+def test_environments_that_fail_at_once_leave_no_directory(tmp_path):
+    recipe = recipe_of().replace(env="gymnasium:Nothing-v0")
+    (tmp_path / "free").mkdir()
+    with pytest.raises(UserError):
+        train_seeds(seed_paths(recipe, 2, tmp_path / "free"))
+    assert list((tmp_path / "free").iterdir()) == []
+
+
+def test_images_found_late_are_trained_alone(tmp_path):
+    """The encoder follows from the observations, which only the environments show."""
+    own = {"n_envs": 2, "n_steps": 4, "n_minibatches": 1, "n_epochs": 1, "total_timesteps": 8}
+    recipe = preset("Breakout-v5", "ppo", **{**SMALL, **own}, encoder="auto")
+    assert why_alone(recipe) is None
+    (found,) = together(tmp_path, recipe, 1)
+    assert found.failure is None
+    assert len(found.run.metrics) == 1
+
+
+def test_a_linked_run_is_not_resumed(tmp_path):
+    (own, path), *_ = seed_paths(recipe_of(), 1, tmp_path / "elsewhere")
+    isobatch.train(recipe=own, out=path, quiet=True, on_iteration=lambda row: False)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "seed-1").symlink_to(path)
+    with pytest.raises(UserError, match="link"):
+        begun_in(tmp_path / "folder")
 
 
 def test_a_learner_with_an_improve_of_its_own_is_not_bypassed():

@@ -27,6 +27,7 @@ from isobatch.experience import Collector, Rollout, Several
 from isobatch.recipe import Recipe
 from isobatch.run.interrupt import Abandoned, Stop, stop_requests
 from isobatch.run.loop import training
+from isobatch.run.memory import refuse_too_large
 from isobatch.run.sinks import Sink
 from isobatch.run.store import RunDirectory
 from isobatch.state import TrainState
@@ -59,9 +60,14 @@ def why_alone(recipe: Recipe) -> str | None:
         return "its environments are re-made while it trains"
     if recipe.environment.vectorization == "supervised":
         return "its environments are supervised one by one"
-    if recipe.model.encoder not in ("auto", "mlp"):
+    if has_large_networks(recipe):
         return "its networks are large"
     return None
+
+
+def has_large_networks(recipe: Recipe) -> bool:
+    """Say whether a run's networks use all cores by themselves: those for images."""
+    return recipe.model.encoder not in ("auto", "mlp")
 
 
 def alike(recipe: Recipe) -> tuple[Any, ...]:
@@ -138,6 +144,7 @@ class Pool:
             for seed in env_seeds(recipe.seed, self.n_envs, first=first)
         ]
         self.device = device
+        refuse_too_large(recipes[0])
         self.env = envs.make(recipes[0], seeds)
         self.chunk_size = chunk_rows(self.env.observation_layout.image)
         self._collector: Collector | None = None

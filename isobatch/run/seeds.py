@@ -15,10 +15,19 @@ from typing import Any, NamedTuple
 from isobatch import algos
 from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError, one_line, understanding
+from isobatch.files import refuse_links
 from isobatch.parent import end_with
 from isobatch.recipe import Recipe, check_budget
 from isobatch.run import store
-from isobatch.run.cohort import Member, Pool, alike, train_cohort, why_alone
+from isobatch.run.cohort import (
+    Member,
+    Pool,
+    alike,
+    has_large_networks,
+    train_cohort,
+    why_alone,
+)
+from isobatch.run.divergence import Diverged
 from isobatch.run.sinks import LINE_SECONDS, Sink
 from isobatch.run.training import (
     Run,
@@ -62,8 +71,10 @@ def refuse_taken(jobs: Sequence[tuple[Recipe, Path]]) -> None:
 
 def begun_in(folder: str | Path) -> list[tuple[Recipe, Path]]:
     """Return the recipes and directories of the runs, one a seed, that a folder has."""
-    found = Path(folder).glob("seed-*/recipe.toml")
-    jobs = [(Recipe.load(file), file.parent) for file in found if not file.is_symlink()]
+    found = list(Path(folder).glob("seed-*/recipe.toml"))
+    for file in found:
+        refuse_links(Path(folder), file)
+    jobs = [(Recipe.load(file), file.parent) for file in found]
     return sorted(jobs, key=lambda job: job[0].seed)
 
 
@@ -74,10 +85,16 @@ def train_seeds(
 
     They are trained as a cohort where they can be, whose stack is `width` wide.
     """
-    reason = why_alone(jobs[0][0])
-    if reason is None:
-        return _train_cohort(jobs, width or len(jobs), quiet)
-    return [_train_alone(recipe, path) for recipe, path in jobs]
+    if why_alone(jobs[0][0]) is None:
+        found = _train_cohort(jobs, width or len(jobs), quiet)
+        if found is not None:
+            return found
+    outcomes: list[Outcome] = []
+    for recipe, path in jobs:
+        outcomes.append(_train_alone(recipe, path))
+        if outcomes[-1].run.interrupted:
+            break
+    return outcomes
 
 
 def train_on_all_cores(jobs: Sequence[tuple[Recipe, Path]], quiet: bool = False) -> int:
@@ -91,7 +108,8 @@ def train_on_all_cores(jobs: Sequence[tuple[Recipe, Path]], quiet: bool = False)
         algos.check(recipe)
     if len({alike(recipe) for recipe, _ in jobs}) > 1:
         raise UserError("these runs differ in more than their seeds: resume them one by one")
-    processes = min(len(os.sched_getaffinity(0)), len(jobs))
+    cores = 1 if has_large_networks(jobs[0][0]) else len(os.sched_getaffinity(0))
+    processes = min(cores, len(jobs))
     width = -(-len(jobs) // processes)
     first, *others = [jobs[k : k + width] for k in range(0, len(jobs), width)]
     if not quiet:
@@ -139,7 +157,10 @@ def _train_alone(recipe: Recipe, path: Path) -> Outcome:
         return Outcome(Run(path), one_line(error))
 
 
-def _train_cohort(jobs: Sequence[tuple[Recipe, Path]], width: int, quiet: bool) -> list[Outcome]:
+def _train_cohort(
+    jobs: Sequence[tuple[Recipe, Path]], width: int, quiet: bool
+) -> list[Outcome] | None:
+    """Train them as a cohort; None where the observations turn out to be images."""
     device = choose_device(jobs[0][0].machine.device)
     with ExitStack() as held:
         begun = [_open(recipe, path, held) for recipe, path in jobs]
@@ -150,6 +171,8 @@ def _train_cohort(jobs: Sequence[tuple[Recipe, Path]], width: int, quiet: bool) 
         recipes = [recipe for recipe, _ in jobs]
         pool = Pool(recipes, made, device)
         held.callback(pool.env.close)
+        if pool.env.observation_layout.image is not None:
+            return None
         lines = Lines(recipes)
         members = []
         for (recipe, path), directory, checkpoint, before in zip(
@@ -165,6 +188,10 @@ def _train_cohort(jobs: Sequence[tuple[Recipe, Path]], width: int, quiet: bool) 
             sinks = () if quiet else (lines.of(recipe.seed),)
             members.append(Member(state, directory, sinks, before))
         train_cohort(members, pool, width)
+        for each in members:
+            unusable = each.failure is not None and not isinstance(each.failure, Diverged)
+            if unusable and not each.directory.metrics():
+                each.directory.discard()  # The environments' very first rollout failed.
         return [
             Outcome(
                 Run(each.directory.path, interrupted=each.stopped),
