@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Environment variables of processes that have a core each."""
 STOP_SECONDS = 60.0
 """How long a worker asked to stop may take to finish its iteration and write its checkpoint."""
 PR_SET_PDEATHSIG = 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from isobatch.cli.flags import Parser, add_env_flag, add_recipe_flags, given, whole_number
 from isobatch.errors import UserError
+from isobatch.parent import ONE_THREAD
 from isobatch.presets import family_preset, preset
 from isobatch.recipe import Recipe, refuse_batch_size
 from isobatch.text import counted, say
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from isobatch.run.training import Run
 
 MOST_SEEDS = 1000
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def train(arguments: list[str]) -> int:

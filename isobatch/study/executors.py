@@ -16,11 +16,10 @@ from typing import Any, NamedTuple, Protocol
 
 from isobatch.errors import UserError
 from isobatch.files import Folder
-from isobatch.parent import STOP_SECONDS
+from isobatch.parent import ONE_THREAD, STOP_SECONDS
 from isobatch.registry import IMPORTS
 from isobatch.study.worker import DISK_FULL, DiskFull, work
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 OWN_RAY = {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ask for a token, and listen on loopback only, which Ray ties to this setting on every system."""
 
