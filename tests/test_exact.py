@@ -91,7 +91,15 @@ REMADE = {
 SHORT = {"env_options": ("max_episode_steps=2",), "remake_steps": 40, "total_timesteps": 1280}
 
 
-@pytest.mark.parametrize("case", REMADE)
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        if case in ("ppo", "reinforce", "gymnasium")
+        else pytest.param(case, marks=pytest.mark.long)
+        for case in REMADE
+    ],
+)
 def test_it_does_with_environments_that_are_made_anew(tmp_path, case):
     """Stopped before any was, between the first and the last of the first four, and later."""
     settings: dict[str, Any] = {"env": "CartPole-v1", **SMALL, **SHORT, **REMADE[case]}

@@ -183,6 +183,7 @@ def test_a_studys_result_is_written_once_there_is_room(disk, design):
     assert here("check", root) == 0
 
 
+@pytest.mark.long
 def test_a_studys_page_stays_as_it_was(disk, design):
     root = disk.path / "study"
     words = ["study", design, "--out", root, "--quiet"]
