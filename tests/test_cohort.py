@@ -152,6 +152,7 @@ def test_a_stopped_cohort_goes_on(tmp_path):
         ({"batch_schedule": "0:4x16, 200:8x8"}, "its batch changes"),
         ({"exact_resume": True}, "exact_resume"),
         ({"stagger": True}, "stagger"),
+        ({"objective": "own in a cohort"}, "objective is your own"),
     ],
 )
 def test_what_cannot_be_stacked_is_trained_alone_and_says_why(tmp_path, settings, reason):
@@ -198,6 +199,11 @@ def test_a_learner_with_an_improve_of_its_own_is_not_bypassed():
     assert not awaits(Own)
 
 
+@isobatch.objective("own in a cohort")
+def _own(current, samples, settings):
+    return -(samples.advantages - samples.advantages.mean()) * current.logp
+
+
 COMMAND = [
     sys.executable, "-m", "isobatch", "train", "CartPole-v1", "--seeds", "4", "--n-envs", "4",
     "--n-steps", "16", "--n-minibatches", "2", "--hidden-sizes", "16", "--compile", "off",
@@ -209,7 +215,7 @@ def test_the_command_trains_a_run_for_each_seed(tmp_path):
     ended = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120)
     head, *lines = ended.stdout.splitlines()
     assert "4 runs, seeds 1 to 4" in head
-    assert "cohorts" in head
+    assert "together" in head or "one in each" in head
     assert len(lines) == 4
     for seed in range(1, 5):
         run = Run(tmp_path / "runs" / f"seed-{seed}")

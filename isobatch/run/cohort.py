@@ -12,7 +12,6 @@ products of stacked matrices may add in another order.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +24,7 @@ from isobatch.envs.seeds import env_seeds
 from isobatch.errors import UserError
 from isobatch.experience import Collector, Rollout, Several
 from isobatch.recipe import Recipe
-from isobatch.run.interrupt import Abandoned, Stop, stop_requests
+from isobatch.run.interrupt import Abandoned, stop_requests
 from isobatch.run.loop import training
 from isobatch.run.memory import refuse_too_large
 from isobatch.run.sinks import Sink
@@ -42,6 +41,8 @@ NUMBERS = (
     "epsilon_end", "epsilon_fraction",
 )  # fmt: skip
 """What may differ between the runs of a cohort."""
+OBJECTIVES = ("clip", "kl", "pg")
+"""Known to be losses of single rows: in a stack, rows of several runs stand side by side."""
 UNIMPORTANT = ("keep_policies", "checkpoint_seconds", "eval_marks", "eval_episodes")
 """What may differ too, since it changes nothing that is learned."""
 
@@ -50,6 +51,8 @@ def why_alone(recipe: Recipe) -> str | None:
     """Say why a run of this recipe must be trained alone; None where it may be in a cohort."""
     if not awaits(algos.learner_class(recipe)):
         return f"{recipe.algo} is trained alone"
+    if recipe.objective.objective not in OBJECTIVES:
+        return "its objective is your own, and might look at more than one row at a time"
     if recipe.reshape.batch_schedule:
         return "its batch changes while it trains"
     if recipe.machine.exact_resume:
@@ -105,6 +108,12 @@ class Member:
         if self.wants is not None:
             self.go_on(lambda: self._course.throw(error))
 
+    def give_up(self) -> None:
+        """End it as it is: its last checkpoint stands."""
+        if self.wants is not None:
+            self.wants = None
+            self._course.close()
+
     def go_on(self, step: Callable[[], Asked[Any]]) -> None:
         """Train until it asks again, ends, or fails."""
         self.wants = None
@@ -146,7 +155,8 @@ class Pool:
         self.device = device
         refuse_too_large(recipes[0])
         self.env = envs.make(recipes[0], seeds)
-        self.chunk_size = chunk_rows(self.env.observation_layout.image)
+        chosen = recipes[0].machine.chunk_size
+        self.chunk_size = chunk_rows(self.env.observation_layout.image, chosen)
         self._collector: Collector | None = None
 
     def collect(self, members: Sequence[Member]) -> Rollout:
@@ -199,31 +209,27 @@ def train_cohort(members: Sequence[Member], pool: Pool, width: int) -> None:
     recipe = members[0].state.recipe
     runs = [(each.state.model, each.state.parameters) for each in members]
     stack = Stack(runs, width, recipe.batch.most_rows)
-    with ExitStack() as held:
-        held.enter_context(machine.torch_threads(recipe.machine.threads, images=False))
-        stop = held.enter_context(stop_requests())
-        for each in members:
-            seat = Seat(pool, each.made)
-            course = training(
-                each.state, seat, each.directory, each.sinks, stop, gradient=_gradient
-            )
-            each.begin(course)
-        _conduct(members, pool, stack, stop)
+    with machine.torch_threads(recipe.machine.threads, images=False), stop_requests() as stop:
+        try:
+            for each in members:
+                seat = Seat(pool, each.made)
+                course = training(
+                    each.state, seat, each.directory, each.sinks, stop, gradient=_gradient
+                )
+                each.begin(course)
+            _conduct(members, pool, stack)
+        finally:
+            for each in members:
+                each.give_up()  # Where something else than a run's own failure ended it.
 
 
-def _conduct(members: Sequence[Member], pool: Pool, stack: Stack, stop: Stop) -> None:
+def _conduct(members: Sequence[Member], pool: Pool, stack: Stack) -> None:
     while any(each.wants is not None for each in members):
         try:
             _answer(members, pool, stack)
         except (Abandoned, UserError) as error:
             for each in members:
                 each.throw(error)
-        except BaseException as error:
-            for each in members:
-                if each.wants is not None:
-                    each.wants = None
-                    each._course.close()
-            raise error
 
 
 def _answer(members: Sequence[Member], pool: Pool, stack: Stack) -> None:

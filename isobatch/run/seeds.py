@@ -262,7 +262,9 @@ def _introduce(jobs: Sequence[tuple[Recipe, Path]], processes: int, width: int) 
     """Say what is trained, and how."""
     recipe, reason = jobs[0][0], why_alone(jobs[0][0])
     batch, seeds = recipe.batch, [each.seed for each, _ in jobs]
-    how = f"in cohorts of up to {width}" if reason is None else f"one by one: {reason}"
+    how = f"up to {width} together in each" if width > 1 else "one in each"
+    if reason is not None:
+        how = f"one by one: {reason}"
     say(
         f"{recipe.algo} on {recipe.env}, {batch.n_envs} envs x {batch.n_steps} steps, "
         f"{counted(len(jobs), 'run')}, seeds {_span(seeds)}, "
