@@ -152,10 +152,14 @@ def test_a_stopped_cohort_goes_on(tmp_path):
         ({"batch_schedule": "0:4x16, 200:8x8"}, "its batch changes"),
         ({"exact_resume": True}, "exact_resume"),
         ({"stagger": True}, "stagger"),
-        ({"objective": "own in a cohort"}, "objective is your own"),
+        ({"objective": "own"}, "objective is your own"),
     ],
 )
 def test_what_cannot_be_stacked_is_trained_alone_and_says_why(tmp_path, settings, reason):
+    @isobatch.objective("own")
+    def _across_rows(current, samples, settings):
+        return -(samples.advantages - samples.advantages.mean()) * current.logp
+
     recipe = recipe_of(**settings)
     assert reason in (why_alone(recipe) or "")
     found = together(tmp_path, recipe, 2)
@@ -197,11 +201,6 @@ def test_a_learner_with_an_improve_of_its_own_is_not_bypassed():
 
     assert awaits(learner_class(recipe_of()))
     assert not awaits(Own)
-
-
-@isobatch.objective("own in a cohort")
-def _own(current, samples, settings):
-    return -(samples.advantages - samples.advantages.mean()) * current.logp
 
 
 COMMAND = [

@@ -19,14 +19,6 @@ from isobatch.errors import UserError
 TINY = {"n_envs": 4, "n_steps": 32, "total_timesteps": 512, "quiet": True}
 
 
-@pytest.fixture(autouse=True)
-def _registry_as_it_was(monkeypatch):
-    monkeypatch.setattr(objectives, "_LOSSES", dict(objectives._LOSSES))
-    monkeypatch.setattr(registry, "OBJECTIVES", dict(registry.OBJECTIVES))
-    monkeypatch.setattr(registry, "ALGORITHMS", dict(registry.ALGORITHMS))
-    monkeypatch.delenv(registry.IMPORTS, raising=False)
-
-
 def register_leaning():
     """An objective whose own coefficient weighs a pull towards less likely actions."""
 

@@ -16,12 +16,6 @@ from isobatch.objectives import Current, Samples, policy_loss
 PAGE = Path(__file__).parent.parent / "docs" / "extending" / "objective.md"
 
 
-@pytest.fixture(autouse=True)
-def _registry_as_it_was(monkeypatch):
-    monkeypatch.setattr(objectives, "_LOSSES", dict(objectives._LOSSES))
-    monkeypatch.setattr(registry, "OBJECTIVES", dict(registry.OBJECTIVES))
-
-
 def test_every_name_the_registry_knows_has_a_loss():
     assert set(registry.OBJECTIVES) == set(objectives._LOSSES) == {"clip", "kl", "pg"}
 
