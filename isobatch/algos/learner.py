@@ -12,7 +12,7 @@ from torch import Tensor
 from isobatch.experience import Rollout
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
-from isobatch.update import Gather, Stepper
+from isobatch.update import Joinable, Stepper
 
 Made = TypeVar("Made")
 
@@ -30,11 +30,11 @@ class Learned(NamedTuple):
     """PPG: iterations of the policy phase under way, after this one; None: as before."""
 
 
-TakeGradient = Callable[[Stepper, Tensor, Gather], Awaitable[dict[str, Tensor]]]
+TakeGradient = Callable[[Stepper, Tensor, Joinable], Awaitable[dict[str, Tensor]]]
 """As `Stepper.gradient`, by the stepper itself or together with other runs' steppers."""
 
 
-async def own_gradient(stepper: Stepper, rows: Tensor, gather: Gather) -> dict[str, Tensor]:
+async def own_gradient(stepper: Stepper, rows: Tensor, gather: Joinable) -> dict[str, Tensor]:
     """Let the stepper compute it."""
     return stepper.gradient(rows, gather)
 

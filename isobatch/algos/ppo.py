@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import torch
@@ -17,6 +17,7 @@ from isobatch.algos.estimates import (
 )
 from isobatch.algos.learner import Context, Latest, Learned
 from isobatch.algos.stepping import learning_rate, make_stepper, mean_statistics
+from isobatch.envs import Observation
 from isobatch.errors import UserError
 from isobatch.experience import Rollout
 from isobatch.models.distributions import Distribution
@@ -25,7 +26,7 @@ from isobatch.objectives import Current, Samples, policy_loss
 from isobatch.recipe import Objective, Recipe
 from isobatch.state import TrainState
 from isobatch.turns import at_once
-from isobatch.update import Call, Stepper, minibatches
+from isobatch.update import Call, Stepper, Table, minibatches
 from isobatch.update.optimize import scheduled
 
 COLUMNS = (
@@ -184,26 +185,40 @@ class Gathering:
     ) -> None:
         settings = state.recipe.objective
         self.distribution, self.proximal = state.model.distribution, state.proximal
-        self.prepare = state.observation_normalizer
         self.valid, self.settings = rollout.valid, settings
         self.shuffle = state.shuffle_generator
-        self.observations = {k: v.flatten(0, 1) for k, v in rollout.observations.items()}
-        self.actions = rollout.actions.flatten(0, 1)
-        params, logp_prox = rollout.params, rollout.logp
-        if rollout.params_prox is not None:
-            params = rollout.params_prox
-            logp = self.distribution.log_prob(params.flatten(0, 1), self.actions)
-            logp_prox = logp.view(rollout.logp.shape)
-        self.params = params.flatten(0, 1)
-        # Side by side, so that a minibatch's numbers are gathered at once.
-        self.numbers = torch.stack([rollout.logp, logp_prox, advantages, targets], 2).flatten(0, 1)
-        before = rollout.logp_before
-        self.before = None if before is None else before.flatten()
-        self.weights = None if weights is None else weights.flatten()
-        self.clip_range = torch.tensor(clip_range, device=self.numbers.device)
         self.exact_kl = settings.objective == "kl" and settings.kl_estimator == "exact"
         self.by_minibatch = settings.advantage_normalization == "minibatch"
         self._shift, self._scale = 0.0, 1.0
+        # Once, not at each row's turn: the statistics stay as they are while it is learned from.
+        observations = state.observation_normalizer(
+            {part: each[:-1].flatten(0, 1) for part, each in rollout.observations.items()}
+        )
+        vector = observations.pop("vector", None)
+        self.images = observations
+        actions, params, logp_prox = rollout.actions.flatten(0, 1), rollout.params, rollout.logp
+        if rollout.params_prox is not None:
+            params = rollout.params_prox
+            logp_prox = self.distribution.log_prob(params.flatten(0, 1), actions)
+        vectors = {"vector": vector, "actions": actions}
+        if self.exact_kl:
+            vectors["params_prox"] = params.flatten(0, 1)
+        numbers = {
+            "logp_behav": rollout.logp,
+            "logp_prox": logp_prox,
+            "advantages": advantages,
+            "targets": targets,
+            "logp_before": rollout.logp_before,
+            "weights": weights,
+        }
+        self.table = Table(
+            {name: each for name, each in vectors.items() if each is not None},
+            {name: each.flatten() for name, each in numbers.items() if each is not None},
+        )
+        self.is_weighted = weights is not None
+        self.scalars: Mapping[str, Tensor] = {
+            "clip_range": torch.tensor(clip_range, device=self.table.matrix.device)
+        }
 
     def minibatches(self, count: int) -> Iterator[Tensor]:
         """Partition the rows anew and go through the parts."""
@@ -215,38 +230,64 @@ class Gathering:
         """Take the minibatch's own advantage moments, where the recipe normalises by them."""
         self._shift, self._scale = 0.0, 1.0
         if self.by_minibatch and len(rows) > 1:
-            values = self.numbers[rows, 2]
+            values = self.table.matrix[rows, self.table.place("advantages")]
             self._shift = float(values.mean())
             self._scale = 1 / (float(values.std()) + 1e-8)
 
     @torch.no_grad()
     def __call__(self, rows: Tensor) -> Samples:
         """Return the samples of flat rows [b]."""
-        observation = {k: v.index_select(0, rows) for k, v in self.observations.items()}
-        observation = self.prepare(observation)
-        actions = self.actions.index_select(0, rows)
-        behav, prox, advantages, targets = self.numbers.index_select(0, rows).unbind(1)
+        images = {part: each.index_select(0, rows) for part, each in self.images.items()}
+        return self._samples(self._take(rows, images), self.scalars, images)
+
+    @torch.no_grad()
+    def take(self, rows: Tensor, out: Tensor) -> None:
+        """Write what the losses need of flat rows [b], but for images, to `out` [b, C]."""
+        self._take(rows, {}, out)
+
+    def samples(self, matrix: Tensor, scalars: Mapping[str, Tensor]) -> Samples:
+        """Return the samples of rows taken [b, C], by this gathering and others like it."""
+        return self._samples(matrix, scalars, {})
+
+    def _take(
+        self, rows: Tensor, images: Mapping[str, Tensor], out: Tensor | None = None
+    ) -> Tensor:
+        table = self.table
+        matrix = table.take(rows, out)
+        advantages = matrix[:, table.place("advantages")]
         if self.by_minibatch:
-            advantages = (advantages - self._shift) * self._scale
-        if self.weights is not None:
-            advantages = advantages * self.weights.index_select(0, rows)
-        params = None
+            advantages.sub_(self._shift).mul_(self._scale)
+        if self.is_weighted:
+            advantages.mul_(matrix[:, table.place("weights")])
         if self.proximal is not None:
-            params = self.proximal.module(observation)
-            prox = self.distribution.log_prob(params, actions)
-        elif self.exact_kl:
-            params = self.params.index_select(0, rows)
+            found = table.unpack(matrix)
+            params = self.proximal.module(_observation(found, images))
+            logp = self.distribution.log_prob(params, found["actions"])
+            matrix[:, table.place("logp_prox")] = logp
+            if self.exact_kl:
+                table.vector(matrix, "params_prox").copy_(params)
+        return matrix
+
+    def _samples(
+        self, matrix: Tensor, scalars: Mapping[str, Tensor], images: Mapping[str, Tensor]
+    ) -> Samples:
+        found = self.table.unpack(matrix)
         return Samples(
-            observation=observation,
-            actions=actions,
-            logp_behav=behav,
-            logp_prox=prox,
-            params_prox=params if self.exact_kl else None,
-            advantages=advantages,
-            targets=targets,
-            clip_range=self.clip_range,
-            logp_before=None if self.before is None else self.before.index_select(0, rows),
+            observation=_observation(found, images),
+            actions=found["actions"],
+            logp_behav=found["logp_behav"],
+            logp_prox=found["logp_prox"],
+            params_prox=found.get("params_prox"),
+            advantages=found["advantages"],
+            targets=found["targets"],
+            clip_range=scalars["clip_range"],
+            logp_before=found.get("logp_before"),
         )
+
+
+def _observation(found: Mapping[str, Tensor], images: Mapping[str, Tensor]) -> Observation:
+    """Return the observation of rows: their images, and the vectors among what was found."""
+    return {**images, **({"vector": found["vector"]} if "vector" in found else {})}
 
 
 def terms(

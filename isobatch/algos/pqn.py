@@ -8,6 +8,7 @@ G_t = r_t + gamma (1 - d_t) (lambda G_{t+1} + (1 - lambda) max_a Q(s_{t+1}, a))
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from isobatch.models import QNetwork
 from isobatch.recipe import Exploration
 from isobatch.state import TrainState
 from isobatch.turns import at_once
-from isobatch.update import Call, minibatches
+from isobatch.update import Call, Table, minibatches
 
 
 class Samples(NamedTuple):
@@ -63,7 +64,7 @@ class Pqn:
             "learning_rate": step_size,
             "epsilon": self.network.epsilon,
         }
-        gather = _gathering(state, rollout, targets)
+        gather = Gathering(state, rollout, targets)
         n_minibatches = min(recipe.batch.minibatches_for(len(rollout.actions)), rollout.n_valid)
         by, shuffle = recipe.objective.minibatches_by, state.shuffle_generator
         epochs = recipe.batch.n_epochs if n_minibatches else 0
@@ -102,17 +103,33 @@ def terms(call: Call, samples: Samples) -> tuple[Tensor, dict[str, Tensor]]:
     return loss, {"value_loss": loss, "q_mean": chosen}
 
 
-def _gathering(state: TrainState, rollout: Rollout, targets: Tensor):
-    """Return a function from flat rows [b] to their samples."""
-    observations = {part: rows.flatten(0, 1) for part, rows in rollout.observations.items()}
-    actions, wanted = rollout.actions.flatten(0, 1), targets.flatten()
+class Gathering:
+    """Picks a rollout's rows for the loss."""
 
-    def gather(rows: Tensor) -> Samples:
-        observation = {part: each.index_select(0, rows) for part, each in observations.items()}
-        return Samples(
-            state.observation_normalizer(observation),
-            actions.index_select(0, rows),
-            wanted.index_select(0, rows),
+    scalars: Mapping[str, Tensor] = {}
+
+    def __init__(self, state: TrainState, rollout: Rollout, targets: Tensor) -> None:
+        observations = state.observation_normalizer(
+            {part: each[:-1].flatten(0, 1) for part, each in rollout.observations.items()}
         )
+        vectors = {"actions": rollout.actions.flatten(0, 1)}
+        if "vector" in observations:
+            vectors["vector"] = observations.pop("vector")
+        self.images = observations
+        self.table = Table(vectors, {"targets": targets.flatten()})
 
-    return gather
+    def __call__(self, rows: Tensor) -> Samples:
+        """Return the samples of flat rows [b]."""
+        images = {part: each.index_select(0, rows) for part, each in self.images.items()}
+        samples = self.samples(self.table.take(rows), self.scalars)
+        return samples._replace(observation=samples.observation | images)
+
+    def take(self, rows: Tensor, out: Tensor) -> None:
+        """Write what the loss needs of flat rows [b], but for images, to `out` [b, C]."""
+        self.table.take(rows, out)
+
+    def samples(self, matrix: Tensor, scalars: Mapping[str, Tensor]) -> Samples:
+        """Return the samples of rows taken [b, C], by this gathering and others like it."""
+        found = self.table.unpack(matrix)
+        vector = {"vector": found["vector"]} if "vector" in found else {}
+        return Samples(vector, found["actions"], found["targets"])

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.models.agent import Agent
 from isobatch.models.distributions import distribution_of
-from isobatch.models.encoders import Encoder, EncoderFactory, initialise, linear, make_encoder
+from isobatch.models.encoders import Encoder, EncoderFactory, initialise, make_encoder
+from isobatch.models.layers import linear
 from isobatch.recipe import Model
 
 

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from isobatch.envs.spaces import ObservationLayout
 from isobatch.errors import UserError
+from isobatch.models.layers import ACTIVATIONS, linear, stacked
 from isobatch.recipe import Model
 
-ACTIVATIONS = {"tanh": torch.tanh, "relu": functional.relu, "elu": functional.elu}
 EncoderFactory = Callable[[ObservationLayout], nn.Module]
 Init = str
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
@@ -45,16 +45,6 @@ def initialise(layer: Layer, init: Init, gain: float = math.sqrt(2), scale: floa
     return layer
 
 
-def linear(rows: Tensor, layer: nn.Linear) -> Tensor:
-    """Return the layer's outputs for rows [B, D].
-
-    Where its weights are those of S layers stacked, [S, outputs, D], for rows [S, B, D].
-    """
-    if layer.weight.ndim == 3:
-        return torch.baddbmm(layer.bias[:, None], rows, layer.weight.mT)
-    return functional.linear(rows, layer.weight, layer.bias)
-
-
 def _normed(rows: Tensor, norm: nn.Module) -> Tensor:
     """Return rows normalised by a layer, whose weights may be stacked like those of `linear`."""
     if isinstance(norm, nn.LayerNorm) and norm.weight.ndim == 2:
@@ -81,7 +71,10 @@ class MlpEncoder(Encoder):
 
     def forward(self, vector: Tensor) -> Tensor:
         """Encode vectors; plain functions, as nested modules cost more than they compute here."""
-        for k, layer in enumerate(self.linears):
+        layers, kind = self.linears, self.activation.__name__
+        if layers[0].weight.ndim == 3 and self.norms is None and kind in ("tanh", "relu"):
+            return stacked(vector, layers, kind)
+        for k, layer in enumerate(layers):
             vector = linear(vector, layer)
             if self.norms is not None:
                 vector = _normed(vector, self.norms[k])

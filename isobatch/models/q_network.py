@@ -9,7 +9,8 @@ from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.errors import UserError
 from isobatch.models.agent import Agent
 from isobatch.models.distributions import EpsilonGreedy
-from isobatch.models.encoders import EncoderFactory, initialise, linear, make_encoder
+from isobatch.models.encoders import EncoderFactory, initialise, make_encoder
+from isobatch.models.layers import linear
 from isobatch.recipe import Model
 
 

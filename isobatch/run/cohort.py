@@ -31,7 +31,7 @@ from isobatch.run.sinks import Sink
 from isobatch.run.store import RunDirectory
 from isobatch.state import TrainState
 from isobatch.turns import Asked
-from isobatch.update import Gather, Stepper, chunk_rows
+from isobatch.update import Joinable, Stepper, chunk_rows
 from isobatch.update.stacked import COEFFICIENTS, Stack, Wanted
 
 NUMBERS = (
@@ -136,7 +136,7 @@ class GradientAsked(Asked[dict[str, Tensor]]):
         self.wanted = wanted
 
 
-async def _gradient(stepper: Stepper, rows: Tensor, gather: Gather) -> dict[str, Tensor]:
+async def _gradient(stepper: Stepper, rows: Tensor, gather: Joinable) -> dict[str, Tensor]:
     return await GradientAsked(Wanted(stepper, rows, gather))
 
 
@@ -207,6 +207,7 @@ def train_cohort(members: Sequence[Member], pool: Pool, width: int) -> None:
     `width` is that of the stack, at least as many as there are members.
     """
     recipe = members[0].state.recipe
+    machine.keep_freed_memory()
     runs = [(each.state.model, each.state.parameters) for each in members]
     stack = Stack(runs, width, recipe.batch.most_rows)
     with machine.torch_threads(recipe.machine.threads, images=False), stop_requests() as stop:

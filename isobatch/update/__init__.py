@@ -1,17 +1,20 @@
 """From rows to a gradient step: partition, sum, divide by the number of rows, clip, step."""
 
 from isobatch.update.compiled import CompiledGradient, worth_compiling
-from isobatch.update.gradient import Call, Evaluate, Gather, RowSums, chunk_rows, sums
+from isobatch.update.gradient import Call, Evaluate, Gather, Joinable, RowSums, chunk_rows, sums
 from isobatch.update.partition import minibatches
 from isobatch.update.step import Stepper
+from isobatch.update.table import Table
 
 __all__ = [
     "Call",
     "CompiledGradient",
     "Evaluate",
     "Gather",
-    "Stepper",
+    "Joinable",
     "RowSums",
+    "Stepper",
+    "Table",
     "chunk_rows",
     "minibatches",
     "sums",

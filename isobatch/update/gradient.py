@@ -6,11 +6,13 @@ deals rows out (chunks, replicas, padding for a compiled function) adds sums up 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from isobatch.update.table import Table
 
 PIXELS_PER_CHUNK = 1 << 18
 """Image pixels per forward-backward pass: 64 Procgen frames, whose activations stay in cache."""
@@ -21,6 +23,28 @@ Call = Callable[[Any], Any]
 """The model at some parameters, as a function of observations."""
 Gather = Callable[[Tensor], Any]
 """Flat rows [b] -> what the losses need of them, tensors [b, ...]."""
+
+
+class Joinable(Protocol):
+    """A gather whose rows may stand end to end with those of other runs' like it."""
+
+    table: Table
+    scalars: Mapping[str, Tensor]
+    """Numbers that are the same for all of its rows."""
+
+    def __call__(self, rows: Tensor) -> Any:
+        """Return what the losses need of flat rows [b]."""
+        ...
+
+    def take(self, rows: Tensor, out: Tensor) -> None:
+        """Write it to `out` [b, C], in the order of the table's columns."""
+        ...
+
+    def samples(self, matrix: Tensor, scalars: Mapping[str, Tensor]) -> Any:
+        """Return what the losses need of rows taken [b, C]; `scalars` are numbers, or [b]."""
+        ...
+
+
 Evaluate = Callable[[Call, Any], tuple[Tensor, dict[str, Tensor]]]
 """(model, gathered rows) -> (losses [b], statistics by name, each [b]); pure."""
 

@@ -21,15 +21,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_map
 
 from isobatch.recipe import Objective
-from isobatch.update.gradient import Evaluate, Gather, padded
+from isobatch.update.gradient import Evaluate, Joinable
 from isobatch.update.optimize import FlatParameters
 from isobatch.update.step import Stepper
+from isobatch.update.table import Table
 
 COEFFICIENTS = ("ent_coef", "vf_coef", "kl_coef")
 """Coefficients of the losses that may differ between the runs of a stack."""
+SHARES = 64
+"""Sets of minibatch lengths that are remembered: there are few, but not always."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Wanted:
 
     stepper: Stepper
     rows: Tensor
-    gather: Gather
+    gather: Joinable
 
 
 class Stack:
@@ -61,6 +64,8 @@ class Stack:
         parameters.lay(self._model, weights, gradients)
         self._parts = [each for each in self._model.parameters() if each.requires_grad]
         self._gradients = [each.grad for each in self._parts if each.grad is not None]
+        self._room: Tensor | None = None
+        self._shares: dict[tuple[int, ...], Tensor] = {}
 
     def __call__(self, asked: Mapping[int, Wanted]) -> dict[int, dict[str, Tensor]]:
         """Leave gradients with their steppers; return the mean statistics, as `Stepper.gradient`.
@@ -77,59 +82,77 @@ class Stack:
         return self._together(wanted)
 
     def _together(self, wanted: Mapping[int, Wanted]) -> dict[int, dict[str, Tensor]]:
-        some = next(iter(wanted.values()))
-        filled = [wanted.get(place, some) for place in range(self.width)]
-        rows, counted = zip(*(padded(each.rows, self.capacity) for each in filled), strict=True)
-        samples = _joined([each.gather(own) for each, own in zip(filled, rows, strict=True)])
-        evaluate = self._evaluate([each.stepper for each in filled])
-        counts = torch.stack(counted)
-        losses, statistics = evaluate(self._call, samples)
-        share = counts / counts.sum(1, keepdim=True)
+        lengths = [0] * self.width
+        matrix = self._matrix(next(iter(wanted.values())).gather.table)
+        for place, each in wanted.items():
+            lengths[place] = len(each.rows)
+            each.gather.take(each.rows, matrix[place, : len(each.rows)])
+            matrix[place, len(each.rows) :] = 0
+        losses, statistics = self._evaluated(wanted, matrix.flatten(0, 1))
+        share = self._share(tuple(lengths))
         total = (losses.view_as(share) * share).sum()
         found = torch.autograd.grad(total, self._parts, materialize_grads=True)
         for gradient, own in zip(self._gradients, found, strict=True):
             gradient.copy_(own)
         values = torch.stack([each.detach() for each in statistics.values()])
-        means = (values.view(-1, *share.shape) * share).sum(2)
+        means = (values.view(-1, *share.shape) * share).sum(2).unbind(1)
         return {
-            place: dict(zip(statistics, means[:, place].unbind(), strict=True)) for place in wanted
+            place: dict(zip(statistics, means[place].unbind(), strict=True)) for place in wanted
         }
+
+    def _matrix(self, table: Table) -> Tensor:
+        """Return room for what the losses need of all rows, [width, capacity, C]."""
+        shape = (self.width, self.capacity, table.width)
+        if self._room is None or self._room.shape != shape:
+            self._room = table.matrix.new_zeros(shape)
+        return self._room
+
+    def _share(self, lengths: tuple[int, ...]) -> Tensor:
+        """Return each row's share in the mean over its run's minibatch: 0 for padding."""
+        found = self._shares.get(lengths)
+        if found is None:
+            if len(self._shares) >= SHARES:
+                self._shares.clear()
+            found = self._shares[lengths] = torch.zeros(self.width, self.capacity)
+            for place, length in enumerate(lengths):
+                found[place, :length] = 1 / max(length, 1)
+            found = self._shares[lengths] = found.to(self._parts[0].device)
+        return found
 
     def _call(self, observation: Any) -> Any:
         """Return the model's outputs for the rows of all runs, end to end."""
         stacked = tree_map(lambda rows: rows.unflatten(0, (self.width, -1)), observation)
         return tree_map(lambda found: found.flatten(0, 1), self._model(stacked))
 
-    def _evaluate(self, steppers: Sequence[Stepper]) -> Evaluate:
-        """Return the losses of all rows, each with its own run's coefficients."""
-        evaluate, settings = steppers[0].evaluate, [_settings(each) for each in steppers]
-        if settings[0] is None or not isinstance(evaluate, partial):
-            return evaluate
-        own: dict[str, Any] = {}
-        for name in COEFFICIENTS:
-            values = [getattr(each, name) for each in settings]
-            if len(set(values)) > 1:
-                by_run = torch.tensor(values, device=self._parts[0].device)
-                own[name] = by_run.repeat_interleave(self.capacity)
-        return partial(
-            evaluate.func, **{**evaluate.keywords, "settings": replace(settings[0], **own)}
-        )
+    def _evaluated(
+        self, wanted: Mapping[int, Wanted], matrix: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the losses and statistics of all rows, each with its own run's numbers."""
+        some = next(iter(wanted.values()))
+        scalars = {
+            name: self._by_run(value, {k: each.gather.scalars[name] for k, each in wanted.items()})
+            for name, value in some.gather.scalars.items()
+        }
+        samples = some.gather.samples(matrix, scalars)
+        evaluate, settings = some.stepper.evaluate, _settings(some.stepper)
+        if settings is None or not isinstance(evaluate, partial):
+            return evaluate(self._call, samples)
+        own = {place: _settings(each.stepper) for place, each in wanted.items()}
+        coefficients: dict[str, Any] = {
+            name: self._by_run(
+                getattr(settings, name), {k: getattr(each, name) for k, each in own.items()}
+            )
+            for name in COEFFICIENTS
+        }
+        settings = replace(settings, **coefficients)
+        return evaluate.func(self._call, samples, **{**evaluate.keywords, "settings": settings})
 
-
-def _joined(samples: Sequence[Any]) -> Any:
-    """Return the samples of several runs end to end; a number of each is as many as it has rows."""
-    flat, shapes = zip(*(tree_flatten(each) for each in samples), strict=True)
-    count = len(next(each for each in flat[0] if each is not None and each.ndim))
-
-    def join(column: Sequence[Tensor | None]) -> Tensor | None:
-        parts = [each for each in column if each is not None]
-        if not parts:
-            return None
-        if parts[0].ndim:
-            return torch.cat(parts)
-        return torch.stack(parts).repeat_interleave(count)
-
-    return tree_unflatten([join(column) for column in zip(*flat, strict=True)], shapes[0])
+    def _by_run(self, some: Any, values: Mapping[int, Any]) -> Any:
+        """Return a number for each row, its run's own; `some` where all have the same."""
+        own = [float(values.get(place, some)) for place in range(self.width)]
+        if len(set(own)) == 1:
+            return some
+        return torch.tensor(own, device=self._parts[0].device).repeat_interleave(self.capacity)
 
 
 def _loss(stepper: Stepper) -> Evaluate:
