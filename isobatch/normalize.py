@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -127,6 +129,16 @@ class ObservationNormalizer:
         if self.moments is not None:
             self.moments.load_state_dict(state)
             self._refresh()
+
+    @classmethod
+    def joined(cls, each: Sequence[ObservationNormalizer], n_rows: int) -> ObservationNormalizer:
+        """Return, as they are now, several as one: the k-th for the k-th `n_rows` of the rows."""
+        joined = cls(None)
+        if each[0].moments is not None:
+            joined.moments = each[0].moments
+            joined._shift = torch.stack([own._shift for own in each]).repeat_interleave(n_rows, 0)
+            joined._scale = torch.stack([own._scale for own in each]).repeat_interleave(n_rows, 0)
+        return joined
 
     def _refresh(self) -> None:
         if self.moments is not None:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from isobatch.envs import Observation
 from isobatch.models import Agent
-from isobatch.models.acting import Act, Prepare, acting, acting_together
+from isobatch.models.acting import Act, acting, acting_together
 from isobatch.models.distributions import Distribution
+from isobatch.normalize import ObservationNormalizer
 
 
 class Actor(Protocol):
@@ -40,7 +41,9 @@ class Actor(Protocol):
 class Single:
     """One policy, with its normalisation and its random numbers."""
 
-    def __init__(self, model: Agent, prepare: Prepare, generator: torch.Generator) -> None:
+    def __init__(
+        self, model: Agent, prepare: ObservationNormalizer, generator: torch.Generator
+    ) -> None:
         self.model, self.prepare, self.generator = model, prepare, generator
         self.distribution = model.distribution
 
@@ -74,9 +77,9 @@ class Several:
 
     def acting(self, n_envs: int) -> Act:
         """Act for all of them at once where that is quicker."""
-        models = [each.model for each in self.actors]
-        prepare = [each.prepare for each in self.actors]
-        return acting_together(models, prepare, n_envs // len(models))
+        models, share = [each.model for each in self.actors], n_envs // len(self.actors)
+        prepare = ObservationNormalizer.joined([each.prepare for each in self.actors], share)
+        return acting_together(models, prepare, share)
 
     def noise(self, n_steps: int, n_envs: int, like: Tensor) -> Tensor:
         """Draw each share from its policy's own generator."""

@@ -40,8 +40,11 @@ def acting(model: Agent, prepare: Prepare, n_rows: int) -> Act:
     return act
 
 
-def acting_together(models: Sequence[Agent], prepare: Sequence[Prepare], n_rows: int) -> Act:
-    """Return how several models act at once, the k-th in the k-th `n_rows` of the environments."""
+def acting_together(models: Sequence[Agent], prepare: Prepare, n_rows: int) -> Act:
+    """Return how several models act at once, the k-th in the k-th `n_rows` of the environments.
+
+    `prepare` is for the observations of all.
+    """
     networks = [_network(model) for model in models] if n_rows <= NUMPY_ROWS else []
     known = [each for each in networks if each is not None]
     if len(known) < len(models):
@@ -49,21 +52,19 @@ def acting_together(models: Sequence[Agent], prepare: Sequence[Prepare], n_rows:
     together = _stacked(known)
 
     def act(observation: Observation) -> tuple[Tensor, Tensor | None]:
-        shares = observation["vector"].chunk(len(models))
-        pairs = zip(prepare, shares, strict=True)
-        vectors = np.stack([own({"vector": rows})["vector"].numpy() for own, rows in pairs])
-        params, values = together(vectors)
+        vectors = prepare(observation)["vector"].numpy()
+        params, values = together(vectors.reshape(len(models), n_rows, -1))
         merged = params.reshape(-1, params.shape[-1])
         return torch.from_numpy(merged), None if values is None else _flat(values)
 
     return act
 
 
-def _acting_in_turn(models: Sequence[Agent], prepare: Sequence[Prepare], n_rows: int) -> Act:
-    acts = [acting(model, own, n_rows) for model, own in zip(models, prepare, strict=True)]
+def _acting_in_turn(models: Sequence[Agent], prepare: Prepare, n_rows: int) -> Act:
+    acts = [acting(model, lambda prepared: prepared, n_rows) for model in models]
 
     def act(observation: Observation) -> tuple[Tensor, Tensor | None]:
-        shares = {part: rows.chunk(len(acts)) for part, rows in observation.items()}
+        shares = {part: rows.chunk(len(acts)) for part, rows in prepare(observation).items()}
         found = [
             own({part: rows[k] for part, rows in shares.items()}) for k, own in enumerate(acts)
         ]

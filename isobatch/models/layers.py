@@ -52,7 +52,7 @@ class _Stacked(torch.autograd.Function):
     def forward(ctx: Any, activation: str | None, rows: Tensor, *weights: Tensor) -> Tensor:
         seen = [rows]
         for weight, bias in zip(weights[::2], weights[1::2], strict=True):
-            seen.append(_activate_(torch.baddbmm(bias[:, None], seen[-1], weight.mT), activation))
+            seen.append(_layer(seen[-1], weight, bias, activation))
         ctx.activation = activation
         ctx.save_for_backward(*seen, *weights[::2])
         return seen[-1]
@@ -71,11 +71,15 @@ class _Stacked(torch.autograd.Function):
         return None, gradient if ctx.needs_input_grad[1] else None, *found
 
 
-def _activate_(x: Tensor, activation: str | None) -> Tensor:
-    """Apply an activation in place."""
+def _layer(rows: Tensor, weight: Tensor, bias: Tensor, activation: str | None) -> Tensor:
+    """Return f(x W^T + b) with as few passes over memory as there can be."""
+    if activation == "tanh" and rows.device.type == "cpu":
+        half = torch.baddbmm(bias[:, None], rows, weight.mT, beta=2, alpha=2).sigmoid_()
+        return torch.sub(half, 0.5, out=half).mul_(2)
+    plain = torch.baddbmm(bias[:, None], rows, weight.mT)
     if activation == "tanh":
-        return x.mul_(2).sigmoid_().mul_(2).sub_(1) if x.device.type == "cpu" else x.tanh_()
-    return x.relu_() if activation == "relu" else x
+        return plain.tanh_()
+    return plain.relu_() if activation == "relu" else plain
 
 
 def _derived(gradient: Tensor, y: Tensor, activation: str | None) -> Tensor:
