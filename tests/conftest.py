@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import settings
@@ -17,7 +19,7 @@ def one_thread():
 def _registry_as_it_was(monkeypatch):
     """A name that a test registers ends with it; the tables stay the same objects."""
     monkeypatch.delenv(registry.IMPORTS, raising=False)
-    tables = (objectives._LOSSES, registry.OBJECTIVES, registry.ALGORITHMS)
+    tables: list[dict[str, Any]] = [objectives._LOSSES, registry.OBJECTIVES, registry.ALGORITHMS]
     before = [dict(table) for table in tables]
     yield
     for table, entries in zip(tables, before, strict=True):

@@ -254,11 +254,10 @@ class Gathering:
     ) -> Tensor:
         table = self.table
         matrix = table.take(rows, out)
-        advantages = matrix[:, table.place("advantages")]
         if self.by_minibatch:
-            advantages.sub_(self._shift).mul_(self._scale)
+            matrix[:, table.place("advantages")].sub_(self._shift).mul_(self._scale)
         if self.is_weighted:
-            advantages.mul_(matrix[:, table.place("weights")])
+            matrix[:, table.place("advantages")].mul_(matrix[:, table.place("weights")])
         if self.proximal is not None:
             found = table.unpack(matrix)
             params = self.proximal.module(_observation(found, images))

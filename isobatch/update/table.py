@@ -18,6 +18,7 @@ class Table:
         self._kinds = {name: each.dtype for name, each in vectors.items()}
         self._widths = [each.shape[1] for each in vectors.values()]
         self._places = {name: k + sum(self._widths) for k, name in enumerate(numbers)}
+        self._sizes = [*self._widths, len(numbers)]
         columns = torch.stack(list(numbers.values()), 1)
         self.matrix = torch.cat([*(each.to(columns) for each in vectors.values()), columns], 1)
 
@@ -41,8 +42,11 @@ class Table:
 
     def unpack(self, matrix: Tensor) -> dict[str, Tensor]:
         """Return the vectors and numbers of rows [b, C] by name."""
-        *vectors, columns = matrix.split([*self._widths, len(self._places)], 1)
-        kinds = zip(self._kinds.items(), vectors, strict=True)
-        found = {name: each.to(kind) for (name, kind), each in kinds}
+        *vectors, columns = matrix.split(self._sizes, 1)
+        found = {
+            name: each if kind is each.dtype else each.to(kind)
+            for (name, kind), each in zip(self._kinds.items(), vectors, strict=True)
+        }
         # Each number's own b end to end: strided ones take the losses twice as long.
-        return found | dict(zip(self._places, columns.T.contiguous().unbind(), strict=True))
+        found.update(zip(self._places, columns.T.contiguous().unbind(), strict=True))
+        return found
