@@ -52,6 +52,8 @@ PolicyLoss = Callable[[Current, Samples, Objective], Tensor]
 """(current policy, samples, settings) -> losses [b], to be minimised; pure."""
 
 _LOSSES: dict[str, PolicyLoss] = {}
+BUILT_IN = ("clip", "kl", "pg")
+"""Objectives of this package: losses of single rows, whose code is known."""
 
 
 def objective(

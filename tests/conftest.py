@@ -1,3 +1,4 @@
+import os
 from typing import Any
 
 import pytest
@@ -5,6 +6,7 @@ import torch
 from hypothesis import settings
 
 from isobatch import objectives, registry
+from isobatch.update import ahead
 
 settings.register_profile("isobatch", max_examples=50, deadline=None, derandomize=True)
 settings.load_profile("isobatch")
@@ -13,6 +15,14 @@ settings.load_profile("isobatch")
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_apart(tmp_path_factory):
+    """What tests compile is kept for the other tests of this session only."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ[ahead.FOLDER] = str(shared / "compiled")
 
 
 @pytest.fixture(autouse=True)

@@ -114,6 +114,20 @@ def test_numbers_may_differ_between_runs(tmp_path):
             close(mine, its)
 
 
+def test_a_compiled_cohort_computes_what_runs_alone_do(tmp_path):
+    recipe = recipe_of()
+    jobs = [
+        (recipe.replace(ent_coef=coefficient, seed=seed, compile="on"), tmp_path / f"{seed}")
+        for seed, coefficient in ((1, 0.05), (2, 0.0))
+    ]
+    for (own, path), outcome in zip(jobs, train_seeds(jobs, width=3, quiet=True), strict=True):
+        alone = isobatch.train(
+            recipe=own.replace(compile="off"), out=path.with_suffix(".alone"), quiet=True
+        )
+        for mine, its in list(zip(outcome.run.metrics, alone.metrics, strict=True))[:3]:
+            close(mine, its)
+
+
 def test_one_that_diverges_leaves_the_others(tmp_path):
     recipe = recipe_of(optimizer="sgd", max_grad_norm=None)
     jobs = [

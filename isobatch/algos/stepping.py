@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from isobatch.algos.learner import Context
 from isobatch.models.encoders import CustomEncoder
+from isobatch.objectives import BUILT_IN
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
 from isobatch.update import CompiledGradient, Evaluate, Stepper, worth_compiling
@@ -19,16 +22,12 @@ def make_stepper(
 ) -> Stepper:
     """Return what takes gradient steps under the recipe in force; compiled where that pays."""
     state, recipe = context.state, context.state.recipe
-    parameters, choice = state.parameters, recipe.machine.compile
-    on_cpu = parameters.vector.device.type == "cpu"
-    # Not the budget of the moment: resuming may change it, and compiled bits are others.
-    budget = state.counters.budget or recipe.total_timesteps
-    small = on_cpu and not state.has_images and not any(True for _ in state.model.buffers())
+    parameters, name = state.parameters, loss_name(state, evaluate)
     compiled, replicas = None, None
-    pays = choice == "on" or (choice == "auto" and small and worth_compiling(recipe.batch, budget))
-    if may_compile and context.is_alone and pays:
+    if may_compile and context.is_alone and pays_to_compile(state):
         capacity = recipe.batch.most_rows
-        compiled = CompiledGradient(state.model, parameters, evaluate, capacity)
+        compiled = CompiledGradient(state.model, parameters, evaluate, capacity, name)
+    on_cpu = parameters.vector.device.type == "cpu"
     if compiled is None and context.is_alone and on_cpu and state.has_images:
         replicas = _replicas(state)
     return Stepper(
@@ -40,7 +39,43 @@ def make_stepper(
         context.chunk_size,
         compiled,
         replicas,
+        name,
     )
+
+
+def pays_to_compile(state: TrainState, runs: int = 1) -> bool:
+    """Say whether the update is to be compiled, of a run or of several at once."""
+    recipe, choice = state.recipe, state.recipe.machine.compile
+    # Not the budget of the moment: resuming may change it, and compiled bits are others.
+    budget = state.counters.budget or recipe.total_timesteps
+    on_cpu = state.parameters.vector.device.type == "cpu"
+    small = on_cpu and not state.has_images and not any(True for _ in state.model.buffers())
+    return choice == "on" or (
+        choice == "auto" and small and worth_compiling(recipe.batch, budget, runs)
+    )
+
+
+def loss_name(state: TrainState, evaluate: Evaluate) -> str | None:
+    """Return all that losses depend on beside their arguments and this package's code.
+
+    None where that is not known: a module or an objective of the user's own.
+    """
+    objective = state.recipe.objective.objective
+    if objective not in BUILT_IN or any(
+        isinstance(part, CustomEncoder) for part in state.model.modules()
+    ):
+        return None
+    distribution = state.model.distribution
+    loss = evaluate.func if isinstance(evaluate, partial) else evaluate
+    own = evaluate.keywords if isinstance(evaluate, partial) else {}
+    parts = [
+        f"{loss.__module__}.{loss.__qualname__}",
+        *(f"{name} {value!r}" for name, value in own.items() if name != "distribution"),
+        f"{type(distribution).__name__} {vars(distribution)}",
+        repr(state.recipe.model),
+        repr(state.model),
+    ]
+    return "\n".join(parts)
 
 
 def _replicas(state: TrainState) -> Replicas | None:

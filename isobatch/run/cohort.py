@@ -20,9 +20,11 @@ from torch import Tensor
 
 from isobatch import algos, envs, machine
 from isobatch.algos.learner import awaits
+from isobatch.algos.stepping import pays_to_compile
 from isobatch.envs.seeds import env_seeds
 from isobatch.errors import UserError
 from isobatch.experience import Collector, Rollout, Several
+from isobatch.objectives import BUILT_IN
 from isobatch.recipe import Recipe
 from isobatch.run.interrupt import Abandoned, stop_requests
 from isobatch.run.loop import training
@@ -41,8 +43,6 @@ NUMBERS = (
     "epsilon_end", "epsilon_fraction",
 )  # fmt: skip
 """What may differ between the runs of a cohort."""
-OBJECTIVES = ("clip", "kl", "pg")
-"""Known to be losses of single rows: in a stack, rows of several runs stand side by side."""
 UNIMPORTANT = ("keep_policies", "checkpoint_seconds", "eval_marks", "eval_episodes")
 """What may differ too, since it changes nothing that is learned."""
 
@@ -51,7 +51,7 @@ def why_alone(recipe: Recipe) -> str | None:
     """Say why a run of this recipe must be trained alone; None where it may be in a cohort."""
     if not awaits(algos.learner_class(recipe)):
         return f"{recipe.algo} is trained alone"
-    if recipe.objective.objective not in OBJECTIVES:
+    if recipe.objective.objective not in BUILT_IN:  # In a stack rows of several runs meet.
         return "its objective is your own, and might look at more than one row at a time"
     if recipe.reshape.batch_schedule:
         return "its batch changes while it trains"
@@ -209,7 +209,8 @@ def train_cohort(members: Sequence[Member], pool: Pool, width: int) -> None:
     recipe = members[0].state.recipe
     machine.keep_freed_memory()
     runs = [(each.state.model, each.state.parameters) for each in members]
-    stack = Stack(runs, width, recipe.batch.most_rows)
+    compiled = pays_to_compile(members[0].state, width)
+    stack = Stack(runs, width, recipe.batch.most_rows, compiled)
     with machine.torch_threads(recipe.machine.threads, images=False), stop_requests() as stop:
         try:
             for each in members:

@@ -14,6 +14,7 @@ does not depend on the others.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,10 +22,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
 from isobatch.recipe import Objective
-from isobatch.update.gradient import Evaluate, Joinable
+from isobatch.update.ahead import Ahead, CompilationFailed
+from isobatch.update.gradient import Call, Evaluate, Joinable
 from isobatch.update.optimize import FlatParameters
 from isobatch.update.step import Stepper
 from isobatch.update.table import Table
@@ -48,24 +51,32 @@ class Stack:
     """Computes runs' gradients at once, of minibatches of up to `capacity` rows.
 
     From here on the runs' own parameters and gradients are rows of the stack's, so nothing is
-    copied; the first `len(runs)` of `width` rows are theirs, in order.
+    copied; the first `len(runs)` of `width` rows are theirs, in order. `compiled`: by a function
+    compiled ahead of time.
     """
 
     def __init__(
-        self, runs: Sequence[tuple[nn.Module, FlatParameters]], width: int, capacity: int
+        self,
+        runs: Sequence[tuple[nn.Module, FlatParameters]],
+        width: int,
+        capacity: int,
+        compiled: bool = False,
     ) -> None:
         self.width, self.capacity = width, capacity
-        model, parameters = runs[0]
-        size = (width, len(parameters.vector))
-        weights, gradients = torch.zeros(2, *size, device=parameters.vector.device)
+        model, self._layout = runs[0]
+        size = (width, len(self._layout.vector))
+        device = self._layout.vector.device
+        self._weights, self._gradient = torch.zeros(2, *size, device=device)
         self._model = copy.deepcopy(model)
         for place, (own, each) in enumerate(runs):
-            each.move(own, weights[place], gradients[place])
-        parameters.lay(self._model, weights, gradients)
+            each.move(own, self._weights[place], self._gradient[place])
+        self._layout.lay(self._model, self._weights, self._gradient)
         self._parts = [each for each in self._model.parameters() if each.requires_grad]
         self._gradients = [each.grad for each in self._parts if each.grad is not None]
         self._room: Tensor | None = None
         self._shares: dict[tuple[int, ...], Tensor] = {}
+        self._compiled = compiled
+        self._ahead: dict[str, tuple[Ahead, list[str]]] = {}
 
     def __call__(self, asked: Mapping[int, Wanted]) -> dict[int, dict[str, Tensor]]:
         """Leave gradients with their steppers; return the mean statistics, as `Stepper.gradient`.
@@ -88,17 +99,52 @@ class Stack:
             lengths[place] = len(each.rows)
             each.gather.take(each.rows, matrix[place, : len(each.rows)])
             matrix[place, len(each.rows) :] = 0
-        losses, statistics = self._evaluated(wanted, matrix.flatten(0, 1))
-        share = self._share(tuple(lengths))
-        total = (losses.view_as(share) * share).sum()
+        losses = self._losses(wanted)
+        names, means = self._taken(losses, matrix.flatten(0, 1), self._share(tuple(lengths)))
+        columns = means.unbind(1)
+        return {place: dict(zip(names, columns[place].unbind(), strict=True)) for place in wanted}
+
+    def _taken(self, losses: Losses, matrix: Tensor, share: Tensor) -> tuple[list[str], Tensor]:
+        """Leave the gradients in place; return the statistics' names and their means [K, width]."""
+        if self._compiled:
+            try:
+                return self._by_compiled(losses, matrix, share)
+            except CompilationFailed as error:
+                warnings.warn(f"{error}; training goes on uncompiled", stacklevel=2)
+                self._compiled = False
+        total, statistics, means = _summed(*losses(self._call, matrix), share)
         found = torch.autograd.grad(total, self._parts, materialize_grads=True)
         for gradient, own in zip(self._gradients, found, strict=True):
             gradient.copy_(own)
-        values = torch.stack([each.detach() for each in statistics.values()])
-        means = (values.view(-1, *share.shape) * share).sum(2).unbind(1)
-        return {
-            place: dict(zip(statistics, means[place].unbind(), strict=True)) for place in wanted
-        }
+        return statistics, means
+
+    @torch.no_grad()
+    def _by_compiled(
+        self, losses: Losses, matrix: Tensor, share: Tensor
+    ) -> tuple[list[str], Tensor]:
+        key = losses.key
+        if key not in self._ahead:
+            ahead = Ahead(partial(self._flat, losses), None if losses.name is None else key)
+            self._ahead[key] = ahead, list(losses(self._call, matrix)[1])
+        ahead, names = self._ahead[key]
+        gradient, means = ahead(self._weights, matrix, share, *losses.tensors)
+        self._gradient.copy_(gradient)
+        return names, means
+
+    def _flat(
+        self, losses: Losses, weights: Tensor, matrix: Tensor, share: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients [width, P] and mean statistics [K, width]: a pure function."""
+        with torch.enable_grad():
+            leaf = weights.detach().requires_grad_()
+
+            def model(observation: Any) -> Any:
+                return functional_call(self._model, self._layout.views(leaf), (observation,))
+
+            call = partial(self._call, model=model)
+            total, _, means = _summed(*losses.at(tensors)(call, matrix), share)
+            (gradient,) = torch.autograd.grad(total, leaf, materialize_grads=True)
+        return gradient, means
 
     def _matrix(self, table: Table) -> Tensor:
         """Return room for what the losses need of all rows, [width, capacity, C]."""
@@ -119,33 +165,29 @@ class Stack:
             found = self._shares[lengths] = found.to(self._parts[0].device)
         return found
 
-    def _call(self, observation: Any) -> Any:
+    def _call(self, observation: Any, model: Call | None = None) -> Any:
         """Return the model's outputs for the rows of all runs, end to end."""
         stacked = tree_map(lambda rows: rows.unflatten(0, (self.width, -1)), observation)
-        return tree_map(lambda found: found.flatten(0, 1), self._model(stacked))
+        return tree_map(lambda found: found.flatten(0, 1), (model or self._model)(stacked))
 
-    def _evaluated(
-        self, wanted: Mapping[int, Wanted], matrix: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the losses and statistics of all rows, each with its own run's numbers."""
+    def _losses(self, wanted: Mapping[int, Wanted]) -> Losses:
+        """Return the losses of all rows, with each run's own numbers."""
         some = next(iter(wanted.values()))
         scalars = {
             name: self._by_run(value, {k: each.gather.scalars[name] for k, each in wanted.items()})
             for name, value in some.gather.scalars.items()
         }
-        samples = some.gather.samples(matrix, scalars)
-        evaluate, settings = some.stepper.evaluate, _settings(some.stepper)
-        if settings is None or not isinstance(evaluate, partial):
-            return evaluate(self._call, samples)
+        settings = _settings(some.stepper)
+        if settings is None:
+            return Losses(some, scalars, {})
         own = {place: _settings(each.stepper) for place, each in wanted.items()}
-        coefficients: dict[str, Any] = {
+        coefficients = {
             name: self._by_run(
                 getattr(settings, name), {k: getattr(each, name) for k, each in own.items()}
             )
             for name in COEFFICIENTS
         }
-        settings = replace(settings, **coefficients)
-        return evaluate.func(self._call, samples, **{**evaluate.keywords, "settings": settings})
+        return Losses(some, scalars, {k: v for k, v in coefficients.items() if _varies(v)})
 
     def _by_run(self, some: Any, values: Mapping[int, Any]) -> Any:
         """Return a number for each row, its run's own; `some` where all have the same."""
@@ -153,6 +195,62 @@ class Stack:
         if len(set(own)) == 1:
             return some
         return torch.tensor(own, device=self._parts[0].device).repeat_interleave(self.capacity)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The losses of a stack's rows: those of one of its runs, with numbers of each run's own."""
+
+    some: Wanted
+    scalars: Mapping[str, Tensor]
+    """What the samples have beside rows, a number or [rows]."""
+    coefficients: Mapping[str, Tensor]
+    """Of the settings those that differ between runs, [rows]."""
+
+    def __call__(self, call: Call, matrix: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return losses [rows] and statistics, each [rows], of rows taken [rows, C]."""
+        samples = self.some.gather.samples(matrix, self.scalars)
+        evaluate, settings = self.some.stepper.evaluate, _settings(self.some.stepper)
+        if settings is None or not isinstance(evaluate, partial):
+            return evaluate(call, samples)
+        settings = replace(settings, **self.coefficients)
+        return evaluate.func(call, samples, **{**evaluate.keywords, "settings": settings})
+
+    @property
+    def name(self) -> str | None:
+        """All that they depend on but for tensors and code; None where that is not known."""
+        return self.some.stepper.name
+
+    @property
+    def key(self) -> str:
+        """What they depend on, as far as it is known, and which numbers are tensors."""
+        return "\n".join([str(self.name), *self.scalars, *self.coefficients])
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The numbers that are tensors."""
+        return [*self.scalars.values(), *self.coefficients.values()]
+
+    def at(self, tensors: Sequence[Tensor]) -> Losses:
+        """Return the same losses with other numbers."""
+        values = iter(tensors)
+        scalars = {name: next(values) for name in self.scalars}
+        return replace(
+            self, scalars=scalars, coefficients={name: next(values) for name in self.coefficients}
+        )
+
+
+def _summed(
+    losses: Tensor, statistics: Mapping[str, Tensor], share: Tensor
+) -> tuple[Tensor, list[str], Tensor]:
+    """Return the sum of the runs' mean losses; the statistics' names and means [K, width]."""
+    values = torch.stack([each.detach() for each in statistics.values()])
+    means = (values.view(-1, *share.shape) * share).sum(2)
+    return (losses.view_as(share) * share).sum(), list(statistics), means
+
+
+def _varies(number: Any) -> bool:
+    return isinstance(number, Tensor)
 
 
 def _loss(stepper: Stepper) -> Evaluate:

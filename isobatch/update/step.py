@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from isobatch.recipe import Optimizer
-from isobatch.update.compiled import CompilationFailed, CompiledGradient
+from isobatch.update.ahead import CompilationFailed
+from isobatch.update.compiled import CompiledGradient
 from isobatch.update.gradient import ROWS_PER_CHUNK, Evaluate, Gather, means, sums
 from isobatch.update.optimize import FlatOptimizer, FlatParameters
 from isobatch.update.replicas import Replicas
@@ -36,6 +37,8 @@ class Stepper:
     chunk_size: int = ROWS_PER_CHUNK
     compiled: CompiledGradient | None = None
     replicas: Replicas | None = None
+    name: str | None = None
+    """All that the losses depend on beside tensors and code; None where that is not known."""
 
     def gradient(self, rows: Tensor, gather: Gather) -> dict[str, Tensor]:
         """Leave the gradient of the mean loss over `rows` in place; return mean statistics.
