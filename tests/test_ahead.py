@@ -26,7 +26,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def call(function, name="three x plus y", rows=4):
+def call(function, name: str | None = "three x plus y", rows=4):
     x, y = torch.arange(float(rows)), torch.ones(rows)
     found, total = Ahead(function, name)(x, y)
     assert found.tolist() == (3 * x + y).tolist()
