@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from isobatch.algos.learner import Context
+from isobatch.clock import OFF, Clock
 from isobatch.models.encoders import CustomEncoder
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
-from isobatch.update import CompiledGradient, Evaluate, Stepper, worth_compiling
+from isobatch.update import CompiledGradient, Evaluate, Gather, Stepper, worth_compiling
 from isobatch.update.optimize import FlatOptimizer, scheduled
 from isobatch.update.replicas import Replicas
 
@@ -28,10 +29,11 @@ def make_stepper(
     pays = choice == "on" or (choice == "auto" and small and worth_compiling(recipe.batch, budget))
     if may_compile and context.is_alone and pays:
         capacity = recipe.batch.most_rows
-        compiled = CompiledGradient(state.model, parameters, evaluate, capacity)
+        with context.clock.section("compiling"):
+            compiled = CompiledGradient(state.model, parameters, evaluate, capacity)
     if compiled is None and context.is_alone and on_cpu and state.has_images:
         replicas = _replicas(state)
-    return Stepper(
+    stepper = Stepper(
         state.model,
         parameters,
         optimizer,
@@ -41,6 +43,24 @@ def make_stepper(
         compiled,
         replicas,
     )
+    if context.clock is not OFF:
+        _watch(context.clock, stepper)
+    return stepper
+
+
+def _watch(clock: Clock, stepper: Stepper) -> None:
+    """Time a stepper's gradients, without the gathering of rows, and its steps.
+
+    A compiled gradient's first call compiles it.
+    """
+    compute, sections = stepper.gradient, iter(["compiling"] if stepper.compiled else [])
+
+    def gradient(rows: Tensor, gather: Gather) -> dict[str, Tensor]:
+        with clock.section(next(sections, "gradient")):
+            return compute(rows, clock.timing("gather", gather))
+
+    stepper.gradient = gradient
+    clock.watch(stepper, "optimizer", "step")
 
 
 def _replicas(state: TrainState) -> Replicas | None:
