@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from isobatch import machine
+from isobatch import machine, scaling
 from isobatch.algos import Context, Learned, Learner, make_learner
 from isobatch.algos.learner import TakeGradient, own_gradient
 from isobatch.errors import UserError
@@ -48,7 +48,8 @@ def run(
     image = environments.image is not None
     if image:
         machine.keep_freed_memory()
-    with machine.torch_threads(state.recipe.machine.threads, image), stop_requests() as stop:
+    threads, work = state.recipe.machine.threads, _gradient_work(state, environments)
+    with machine.torch_threads(threads, image, work), stop_requests() as stop:
         course = training(
             state,
             environments,
@@ -60,6 +61,15 @@ def run(
             profile=profile,
         )
         return at_once(course)
+
+
+def _gradient_work(state: TrainState, environments: Environments) -> int:
+    """Return rows x parameters of a gradient at the batch the run began with.
+
+    Not of the moment: a run that is resumed must have as many threads as before.
+    """
+    rows = scaling.at(environments.asked, 0).batch.minibatch_size
+    return min(rows, environments.chunk_size) * state.parameters.vector.numel()
 
 
 async def training(
