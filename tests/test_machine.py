@@ -1,6 +1,7 @@
 import os
 import sys
 import threading
+from typing import Any
 
 import numpy  # noqa: F401  (its BLAS must be loaded for threadpoolctl to see it)
 import pytest
@@ -190,7 +191,7 @@ def test_a_process_with_one_thread_keeps_to_it():
         assert torch.get_num_threads() == 1
 
 
-LARGE = {
+LARGE: dict[str, Any] = {
     "n_envs": 64, "n_steps": 64, "n_minibatches": 2, "n_epochs": 1, "compile": "off",
     "exact_resume": True, "quiet": True, "total_timesteps": 12_288,
 }  # fmt: skip
@@ -230,7 +231,7 @@ def test_exact_resuming_refuses_other_threads(two_threads, tmp_path):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
 def test_a_resumed_run_has_the_threads_it_began_with(two_threads, tmp_path):
     """Though its minibatches have grown since."""
-    schedule = {"batch_schedule": "0:64x32x2, 30%:64x64x2", "rescale": False}
+    schedule: dict[str, Any] = {"batch_schedule": "0:64x32x2, 30%:64x64x2", "rescale": False}
     seen = []
 
     def look(row):

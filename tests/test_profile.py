@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 import pytest
 from probe_envs import Counter, Faulty
@@ -16,7 +17,15 @@ from isobatch.clock import OFF, OTHER, Clock, process_seconds
 from isobatch.run.profile import LABELS, table
 from isobatch.run.store import CLOCK_COLUMNS
 
-SMALL = {"n_envs": 4, "n_steps": 32, "n_minibatches": 2, "n_epochs": 2, "compile": "off"}
+SMALL: dict[str, Any] = {
+    "n_envs": 4, "n_steps": 32, "n_minibatches": 2, "n_epochs": 2, "compile": "off",
+}  # fmt: skip
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    return SMALL | changes
+
+
 LEARNING = {"environments", "acting", "rollout", "advantages", "gather", "gradient", "optimizer"}
 
 
@@ -110,6 +119,13 @@ class TestClock:
         assert 0 < first < process_seconds() < 24 * 3600
 
 
+def of(run):
+    """Return a run's profile, which it has."""
+    profile = run.profile
+    assert profile is not None
+    return profile
+
+
 def check(profile):
     """Assert that a run's profile adds up and that its parts have names."""
     for name in ("start_up", "first_iteration", "later_iterations", "end"):
@@ -119,7 +135,7 @@ def check(profile):
         assert min(lap["parts"].values(), default=0) >= 0
 
 
-CASES = {
+CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "ppo": ({}, set()),
     "ppo-ewma": ({"algo": "ppo-ewma"}, {"proximal"}),
     "ppg": ({"algo": "ppg", "n_policy_iterations": 2}, {"auxiliary"}),
@@ -144,7 +160,7 @@ def test_every_algorithm_and_maker(tmp_path, case):
     run = isobatch.train(**settings, out=tmp_path / "timed", profile=True)
     plain = isobatch.train(**settings, out=tmp_path / "plain")
     assert plain.profile is None
-    profile = run.profile
+    profile = of(run)
     check(profile)
     assert profile["iterations"] == len(run.metrics)
     parts = profile["later_iterations"]["parts"]
@@ -164,32 +180,32 @@ def test_the_mean_iteration_is_training_time_and_what_follows_it(tmp_path):
     first, *later = run.metrics
     seconds = later[-1]["seconds"] - first["seconds"]
     # The rows' time begins when the row before is made and ends with learning.
-    assert run.profile["later_iterations"]["seconds"] == pytest.approx(seconds, rel=0.25, abs=0.02)
+    assert of(run)["later_iterations"]["seconds"] == pytest.approx(seconds, rel=0.25, abs=0.02)
 
 
 def test_images_whose_rows_are_gathered_by_threads(tmp_path):
     run = isobatch.train(
         "StarpilotEasy-v0",
-        **SMALL | {"n_steps": 8},
+        **small(n_steps=8),
         threads=2,
         total_timesteps=96,
         quiet=True,
         profile=True,
         out=tmp_path / "run",
     )
-    check(run.profile)
-    parts = run.profile["later_iterations"]["parts"]
+    check(of(run))
+    parts = of(run)["later_iterations"]["parts"]
     assert parts.keys() >= LEARNING - {"gather"}
     assert "gather" not in parts
 
 
 def test_compiling_is_a_part_of_its_own(tmp_path):
     run = isobatch.train(
-        "CartPole-v1", **SMALL | {"compile": "on"}, total_timesteps=384, quiet=True, profile=True,
+        "CartPole-v1", **small(compile="on"), total_timesteps=384, quiet=True, profile=True,
         out=tmp_path / "run",
     )  # fmt: skip
-    check(run.profile)
-    first, later = (run.profile[each]["parts"] for each in ("first_iteration", "later_iterations"))
+    check(of(run))
+    first, later = (of(run)[each]["parts"] for each in ("first_iteration", "later_iterations"))
     assert first["compiling"] > first["gradient"]
     assert "compiling" not in later
 
@@ -214,14 +230,14 @@ def test_an_interrupted_run_still_says_it(tmp_path, capsys):
         out=tmp_path / "run",
     )  # fmt: skip
     assert run.interrupted
-    assert run.profile["iterations"] == len(run.metrics)
+    assert of(run)["iterations"] == len(run.metrics)
     assert f"mean of {len(run.metrics) - 1} iterations" in capsys.readouterr().out
 
 
 def test_a_run_that_fails_later_still_says_it(tmp_path, capsys):
     with pytest.raises(UserError, match="not finite"):
         isobatch.train(
-            make_env=lambda: Faulty(40, "reward"), **SMALL | {"n_steps": 16}, total_timesteps=1000,
+            make_env=lambda: Faulty(40, "reward"), **small(n_steps=16), total_timesteps=1000,
             profile=True, out=tmp_path / "run",
         )  # fmt: skip
     assert "where an iteration's time went" in capsys.readouterr().out
@@ -244,7 +260,7 @@ def test_quiet_it_is_kept_and_not_printed(tmp_path, capsys):
         out=tmp_path / "run",
     )  # fmt: skip
     assert capsys.readouterr().out == ""
-    assert run.profile["iterations"] == len(run.metrics)
+    assert of(run)["iterations"] == len(run.metrics)
 
 
 class TestCommand:
@@ -257,7 +273,7 @@ class TestCommand:
         out = tmp_path / "run"
         assert self.train(out, "--profile") == 0
         said = capsys.readouterr().out
-        profile = isobatch.Run(out).profile
+        profile = of(isobatch.Run(out))
         check(profile)
         assert "\n".join(table(profile)) in said
         assert profile["start_up"]["parts"]["imports"] > 0
@@ -265,7 +281,7 @@ class TestCommand:
         assert f"of {profile['iterations']} iterations" in capsys.readouterr().out
 
         assert main(["resume", str(out), "--total-timesteps", "1024", "--profile"]) == 0
-        resumed = isobatch.Run(out).profile
+        resumed = of(isobatch.Run(out))
         check(resumed)
         done = len(isobatch.Run(out).metrics)
         assert resumed["iterations"] == done - profile["iterations"]

@@ -86,5 +86,11 @@ def mean_statistics(taken: list[dict[str, Tensor]]) -> dict[str, float]:
     """Average the minibatches' statistics."""
     if not taken:
         return {}
-    averages = torch.stack([torch.stack(list(each.values())) for each in taken]).mean(0)
+    averages = torch.stack([_side_by_side(each) for each in taken]).mean(0)
     return dict(zip(taken[0], averages.tolist(), strict=True))
+
+
+def _side_by_side(statistics: dict[str, Tensor]) -> Tensor:
+    """Return them as one tensor [S], on the device of the first: gradient norms are on the CPU."""
+    device = next(iter(statistics.values())).device
+    return torch.stack([each.to(device) for each in statistics.values()])
