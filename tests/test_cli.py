@@ -397,6 +397,40 @@ def test_an_environments_help_answers_at_once_without_the_heavy_modules(env):
     assert f"(default: {isobatch.preset(env).batch.n_steps})" in shown.stdout
 
 
+def test_training_starts_without_modules_it_does_not_use(tmp_path):
+    """Each of these takes between half a second and several to import."""
+    script = (
+        "import sys; from isobatch.cli import main; "
+        "main(['train', 'CartPole-v1', '--total-timesteps', '64', '--n-envs', '4', '--n-steps', "
+        "'8', '--out', sys.argv[1]]); print(*sys.modules)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "run"], capture_output=True, text=True, check=True
+    )
+    loaded = set(shown.stdout.split("\n")[-2].split())
+    assert {"torch", "envpool"} <= loaded
+    avoidable = {
+        "scipy", "matplotlib", "torch._inductor", "torch._dynamo", "duckdb", "plotly", "jinja2",
+        "pandas", "ray", "envpool.jumanji",
+    }  # fmt: skip
+    assert not avoidable & loaded
+
+
+def test_a_family_whose_package_is_left_out_at_first_can_be_made():
+    script = (
+        "import sys; from isobatch.envs.pool import PoolEnv, ids; "
+        "assert ids()['Knapsack-v1'] == 'jumanji'; assert 'envpool.jumanji' not in sys.modules; "
+        "env = PoolEnv('Knapsack-v1', [1, 2]); print(env.reset()['vector'].shape[0]); "
+        "print(sys.modules['envpool.jumanji'].__file__)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    rows, file = shown.stdout.split()
+    assert rows == "2"
+    assert file.endswith("__init__.py")
+
+
 def test_the_families_that_help_knows_are_those_there_are():
     listed = (Path(isobatch.__file__).parent / "cli" / "families.txt").read_text().splitlines()
     known = {env: family for family, *ids in map(str.split, listed) for env in ids}

@@ -12,8 +12,8 @@ import isobatch
 
 ROOT = Path(isobatch.__file__).parent
 ROOMS = [
-    "errors", "files", "plain", "estimate", "text", "machine", "parent", "turns", "registry",
-    "batch", "recipe", "scaling", "envs", "presets", "exchange", "normalize", "models",
+    "errors", "files", "plain", "estimate", "text", "machine", "parent", "turns", "clock",
+    "registry", "batch", "recipe", "scaling", "envs", "presets", "exchange", "normalize", "models",
     "experience", "advantages", "losses", "objectives", "proximal", "update", "noise", "state",
     "algos", "run", "pages", "probe", "study", "cli",
 ]  # fmt: skip

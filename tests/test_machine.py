@@ -1,10 +1,14 @@
 import os
 import sys
 import threading
+from typing import Any
 
+import numpy  # noqa: F401  (its BLAS must be loaded for threadpoolctl to see it)
 import pytest
+import threadpoolctl
 import torch
 
+import isobatch
 from isobatch import machine
 from isobatch.envs.pool import PoolEnv
 from isobatch.machine import cgroup_limits, one_core, thread_ids, torch_threads
@@ -138,3 +142,105 @@ def test_a_container_has_no_more_memory_than_its_limit(tmp_path, monkeypatch):
     assert machine.available_memory() == 4096
     (tmp_path / "memory.max").write_text("1000\n")
     assert machine.available_memory() == 1000
+
+
+def blas_threads():
+    every = threadpoolctl.threadpool_info()
+    return [each["num_threads"] for each in every if "numpy.libs" in each["filepath"]]
+
+
+@pytest.fixture
+def two_threads():
+    """Let PyTorch have two threads by itself, and NumPy too."""
+    torch.set_num_threads(2)
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        yield
+    torch.set_num_threads(1)
+
+
+def test_numpy_has_one_thread_whatever_pytorch_has(two_threads):
+    assert blas_threads() == [2]
+    for count in (0, 1, 2):
+        with torch_threads(count, images=True):
+            assert blas_threads() == [1]
+        assert blas_threads() == [2]
+    with pytest.raises(RuntimeError), torch_threads(2, images=False):
+        raise RuntimeError
+    assert blas_threads() == [2]
+
+
+def test_pytorchs_own_threads_are_not_numpys(two_threads):
+    with torch_threads(2, images=False):
+        assert torch.get_num_threads() == 2
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
+@pytest.mark.parametrize(
+    ("count", "work", "threads"),
+    [(0, 0, 1), (0, 2**24 - 1, 1), (0, 2**24, 2), (0, 2**30, 2), (1, 2**30, 1), (2, 0, 2)],
+)
+def test_a_gradient_has_as_many_threads_as_it_is_worth(two_threads, count, work, threads):
+    with torch_threads(count, images=False, work=work):
+        assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 2
+
+
+def test_a_process_with_one_thread_keeps_to_it():
+    torch.set_num_threads(1)
+    with torch_threads(0, images=False, work=2**30):
+        assert torch.get_num_threads() == 1
+
+
+LARGE: dict[str, Any] = {
+    "n_envs": 64, "n_steps": 64, "n_minibatches": 2, "n_epochs": 1, "compile": "off",
+    "exact_resume": True, "quiet": True, "total_timesteps": 12_288,
+}  # fmt: skip
+"""Minibatches of 2,048 rows, of networks with 9,155 parameters."""
+
+
+def used(out, **changes):
+    """Train for an iteration; return the threads of each."""
+    seen = []
+
+    def look(row):
+        seen.append(torch.get_num_threads())
+        return False
+
+    isobatch.train("CartPole-v1", **LARGE | changes, on_iteration=look, out=out)
+    return seen
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
+def test_a_run_has_the_threads_its_minibatches_are_worth(two_threads, tmp_path):
+    assert used(tmp_path / "large") == [2]
+    assert used(tmp_path / "small", n_minibatches=4) == [1]
+    assert used(tmp_path / "chunks", chunk_size=1024) == [1]
+    assert used(tmp_path / "asked", threads=1) == [1]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
+def test_exact_resuming_refuses_other_threads(two_threads, tmp_path):
+    assert used(tmp_path / "run") == [2]
+    torch.set_num_threads(1)
+    with pytest.raises(isobatch.UserError, match="threads was 2, is 1"):
+        isobatch.resume(tmp_path / "run", quiet=True)
+    torch.set_num_threads(2)
+    isobatch.resume(tmp_path / "run", quiet=True)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
+def test_a_resumed_run_has_the_threads_it_began_with(two_threads, tmp_path):
+    """Though its minibatches have grown since."""
+    schedule: dict[str, Any] = {"batch_schedule": "0:64x32x2, 30%:64x64x2", "rescale": False}
+    seen = []
+
+    def look(row):
+        seen.append((row["n_steps"], torch.get_num_threads()))
+        return len(seen) != 4
+
+    run = isobatch.train("CartPole-v1", **LARGE | schedule, on_iteration=look, out=tmp_path / "run")
+    assert run.interrupted
+    isobatch.resume(tmp_path / "run", quiet=True, on_iteration=look)
+    assert {steps for steps, _ in seen} == {32, 64}
+    assert seen[3][0] == 64
+    assert {threads for _, threads in seen} == {1}

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from isobatch.algos.stepping import _side_by_side
 from isobatch.errors import UserError
 from isobatch.recipe import Optimizer
 from isobatch.update import CompiledGradient, Stepper, chunk_rows, minibatches
@@ -220,3 +221,10 @@ def test_chunk_rows():
     assert chunk_rows((3, 512, 512)) == 16
     assert chunk_rows(None) > 1000
     assert chunk_rows((3, 64, 64), chosen=5) == 5
+
+
+def test_statistics_of_another_device_stand_beside_norms_of_the_cpu():
+    """As on a GPU; of the devices there always are, only "meta" refuses to mix with the CPU."""
+    measured = {"policy_loss": torch.zeros((), device="meta"), "grad_norm": torch.tensor(2.0)}
+    assert _side_by_side(measured).device.type == "meta"
+    assert _side_by_side({"a": torch.tensor(1.0), "b": torch.tensor(2.0)}).tolist() == [1, 2]

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkabl
 
 from torch import Tensor
 
+from isobatch.clock import OFF, Clock
 from isobatch.experience import Rollout
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
@@ -54,6 +55,8 @@ class Context:
     """Is told what goes on in an iteration that takes long."""
     gradient: TakeGradient = own_gradient
     """How gradients are computed: by each stepper for itself, or for a cohort of runs at once."""
+    clock: Clock = OFF
+    """Times parts of learning, where a run is profiled."""
 
     @property
     def is_alone(self) -> bool:

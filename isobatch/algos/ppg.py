@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from isobatch.algos.estimates import advantages_and_targets
 from isobatch.algos.learner import Context, Latest, Learned
 from isobatch.algos.phase import PhaseBatch, PhaseBuffer
 from isobatch.algos.stepping import learning_rate, make_stepper, mean_statistics
+from isobatch.clock import OFF
 from isobatch.envs import Observation
 from isobatch.envs.spaces import ObservationLayout
 from isobatch.errors import UserError
@@ -80,9 +82,8 @@ class Ppg:
             clone_coef=recipe.phasic.clone_coef,
             distribution=self.state.model.distribution,
         )
-        return make_stepper(
-            self.context, evaluate, self.state.auxiliary_optimizer, may_compile=False
-        )
+        untimed = replace(self.context, clock=OFF)  # The phase is timed as a whole.
+        return make_stepper(untimed, evaluate, self.state.auxiliary_optimizer, may_compile=False)
 
     def learn(self, rollout: Rollout) -> Learned:
         """Learn as PPO does; after the phase's last rollout, have the auxiliary phase too."""
@@ -93,14 +94,16 @@ class Ppg:
         learned = self.policy.improve(rollout, advantages, targets)
         done = self.state.counters.phase_iterations + 1
         if settings.n_aux_epochs:
-            self.buffer.add(rollout.observations, rollout.valid, {"targets": targets})
+            with self.context.clock.section("auxiliary"):
+                self.buffer.add(rollout.observations, rollout.valid, {"targets": targets})
         statistics = learned.statistics | {
             "phase_iteration": float(done),
             "phase_memory_bytes": float(self.buffer.memory_bytes),
             "phase_disk_bytes": float(self.buffer.disk_bytes),
         }
         if done >= settings.n_policy_iterations:
-            statistics |= self._auxiliary_phase()
+            with self.context.clock.section("auxiliary"):
+                statistics |= self._auxiliary_phase()
             done = 0
         return learned._replace(statistics=statistics, phase_iterations=done)
 

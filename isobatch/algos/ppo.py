@@ -130,7 +130,7 @@ class Ppo:
     def _probe(self, rollout: Rollout, advantages: Tensor, scaled: Tensor) -> dict[str, float]:
         """Measure the gradient's noise before the policy moves."""
         state, recipe = self.state, self.state.recipe
-        return online.probe(
+        return self.context.clock.timing("probe", online.probe)(
             state.probe,
             state.model,
             state.observation_normalizer,

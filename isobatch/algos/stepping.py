@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from isobatch.algos.learner import Context
+from isobatch.clock import OFF, Clock
 from isobatch.models.encoders import CustomEncoder
 from isobatch.objectives import BUILT_IN
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
-from isobatch.update import CompiledGradient, Evaluate, Stepper, worth_compiling
+from isobatch.update import CompiledGradient, Evaluate, Gather, Stepper, worth_compiling
 from isobatch.update.optimize import FlatOptimizer, scheduled
 from isobatch.update.replicas import Replicas
 
@@ -30,7 +31,7 @@ def make_stepper(
     on_cpu = parameters.vector.device.type == "cpu"
     if compiled is None and context.is_alone and on_cpu and state.has_images:
         replicas = _replicas(state)
-    return Stepper(
+    stepper = Stepper(
         state.model,
         parameters,
         optimizer,
@@ -41,6 +42,24 @@ def make_stepper(
         replicas,
         name,
     )
+    if context.clock is not OFF:
+        _watch(context.clock, stepper)
+    return stepper
+
+
+def _watch(clock: Clock, stepper: Stepper) -> None:
+    """Time a stepper's gradients, without the gathering of rows, and its steps.
+
+    A compiled gradient's first call compiles it.
+    """
+    compute, sections = stepper.gradient, iter(["compiling"] if stepper.compiled else [])
+
+    def gradient(rows: Tensor, gather: Gather) -> dict[str, Tensor]:
+        with clock.section(next(sections, "gradient")):
+            return compute(rows, clock.timing("gather", gather))
+
+    stepper.gradient = gradient
+    clock.watch(stepper, "optimizer", "step")
 
 
 def pays_to_compile(state: TrainState, runs: int = 1) -> bool:
@@ -101,5 +120,11 @@ def mean_statistics(taken: list[dict[str, Tensor]]) -> dict[str, float]:
     """Average the minibatches' statistics."""
     if not taken:
         return {}
-    averages = torch.stack([torch.stack(list(each.values())) for each in taken]).mean(0)
+    averages = torch.stack([_side_by_side(each) for each in taken]).mean(0)
     return dict(zip(taken[0], averages.tolist(), strict=True))
+
+
+def _side_by_side(statistics: dict[str, Tensor]) -> Tensor:
+    """Return them as one tensor [S], on the device of the first: gradient norms are on the CPU."""
+    device = next(iter(statistics.values())).device
+    return torch.stack([each.to(device) for each in statistics.values()])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isobatch.cli.flags import Parser, add_env_flag, add_recipe_flags, given, whole_number
+from isobatch.clock import OFF, Clock, process_seconds
 from isobatch.errors import UserError
 from isobatch.parent import ONE_THREAD
 from isobatch.presets import family_preset, preset
@@ -45,11 +46,13 @@ def train(arguments: list[str]) -> int:
     parsed = parser.parse_args(arguments[1:] if env else arguments)
     recipe = base.replace(**given(parsed, base))
     if parsed.seeds is not None:
+        _refuse_profile(parsed.profile, "--seeds")
         return _train_seeds(recipe, parsed.seeds, parsed.out, parsed.quiet)
 
     from isobatch.run import training
 
-    return _report(training.train(recipe=recipe, out=parsed.out, quiet=parsed.quiet))
+    clock = _clock(parsed.profile)
+    return _report(training.train(recipe=recipe, out=parsed.out, quiet=parsed.quiet, profile=clock))
 
 
 def _train_seeds(recipe: Recipe, count: int, out: Path | None, quiet: bool) -> int:
@@ -101,6 +104,7 @@ def resume(arguments: list[str]) -> int:
     if next(parsed.run.glob("seed-*/recipe.toml"), None) is not None:
         if parsed.total_timesteps or parsed.from_scratch or parsed.allow_inexact:
             raise UserError(f"{parsed.run} holds several runs: with these options, one at a time")
+        _refuse_profile(parsed.profile, str(parsed.run))
         return _resume_seeds(parsed.run, parsed.env, parsed.quiet)
 
     from isobatch.run import training
@@ -112,6 +116,7 @@ def resume(arguments: list[str]) -> int:
         from_scratch=parsed.from_scratch,
         allow_inexact=parsed.allow_inexact,
         quiet=parsed.quiet,
+        profile=_clock(parsed.profile),
     )
     return _report(run)
 
@@ -158,6 +163,23 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
 
 def _add_output_flags(parser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print only the last line")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="say at the end where the time went, part by part; kept in profile.json",
+    )
+
+
+def _clock(asked: bool) -> Clock:
+    """Return the clock of a run that is to be profiled, which began with the command."""
+    if not asked:
+        return OFF
+    return Clock({"imports": process_seconds()})
+
+
+def _refuse_profile(asked: bool, several: str) -> None:
+    if asked:
+        raise UserError(f"--profile is of one run, {several} trains several: profile one of them")
 
 
 def _report(run: Run) -> int:

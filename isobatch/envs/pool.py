@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import warnings
 from contextlib import AbstractContextManager
 from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -171,10 +175,31 @@ class PoolEnv:
 
 def pool_registry() -> dict[str, Any]:
     """Return EnvPool's environments: id -> (module, ...)."""
-    preload_qt()
+    load_envpool()
     from envpool.registration import registry
 
     return registry.specs
+
+
+@cache
+def load_envpool() -> None:
+    """Import EnvPool, after Qt and without what draws Jumanji.
+
+    To register their ids EnvPool imports the packages of all families. That of Jumanji imports
+    Matplotlib, half a second in every run of anything else. So its ids are registered without the
+    package, which is imported when one of its environments is made.
+    """
+    preload_qt()
+    found = importlib.util.find_spec("envpool")
+    if "envpool" in sys.modules or found is None or not found.submodule_search_locations:
+        return
+    empty = ModuleType("envpool.jumanji")
+    empty.__path__ = [str(Path(each, "jumanji")) for each in found.submodule_search_locations]
+    sys.modules[empty.__name__] = empty
+    try:
+        import envpool  # noqa: F401
+    finally:
+        del sys.modules[empty.__name__]
 
 
 @cache
@@ -199,7 +224,7 @@ def time_limit(env_id: str, settings: Environment) -> int | None:
     """Return the steps after which an episode is truncated, None where there is no such limit."""
     if _is_unlimited(env_id):
         return None
-    preload_qt()
+    load_envpool()
     import envpool
 
     try:
@@ -219,7 +244,7 @@ def _family(env_id: str, module: str) -> str:
 
 
 def _make_pool(env_id: str, seeds: list[int], threads: int, arguments: dict[str, Any]) -> Any:
-    preload_qt()
+    load_envpool()
     import envpool
 
     try:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from scipy.stats import t as student
-
 from isobatch.noise.errors import GradientError, at_other_lengths
 
 DECAY = 0.9
@@ -91,6 +89,8 @@ class Averages:
         share = self._concentration
         if share >= 1:
             return False
+        from scipy.stats import t as student  # A second to import, and most runs measure no noise.
+
         most = float(student.ppf(1 - MISTAKEN, 1 / share - 1))
         return (self.mean("signal") or 0.0) > most * self.signal_error
 

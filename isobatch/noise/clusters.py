@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from scipy.stats import t as student
 from torch import Tensor
 from torch.func import jacrev, vmap
 
@@ -197,6 +196,8 @@ def estimate(
     if resample:
         least, most = _deviations(clusters, statistic, positive)
     else:
+        from scipy.stats import t as student  # A second to import: only where it is used.
+
         most = float(student.ppf(1 - LEVEL / 2, count - 1))
         least = -most
     if positive:

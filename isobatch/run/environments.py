@@ -17,6 +17,7 @@ from torch import Tensor
 
 from isobatch import envs, scaling
 from isobatch.batch import Batch
+from isobatch.clock import OFF, Clock
 from isobatch.envs import MakeEnv
 from isobatch.envs.remade import EPISODES, Part, RemadeEnv, shares
 from isobatch.envs.seeds import env_seeds, mixed_generator
@@ -74,6 +75,7 @@ class Environments:
         device: torch.device,
         numbers: Mapping[str, Any] | None = None,
         again: Sequence[Mapping[str, int]] | None = None,
+        clock: Clock = OFF,
     ) -> None:
         """`numbers` are those of the checkpoint that the run goes on from, at its batch.
 
@@ -85,7 +87,7 @@ class Environments:
             make_env = _single(make_env)
         if recipe.environment.remake_steps:
             envs.refuse_remaking(recipe, make_env)
-        self.asked, self.make_env, self.device = recipe, make_env, device
+        self.asked, self.make_env, self.device, self._clock = recipe, make_env, device, clock
         self.begin = scaling.at(recipe, 0)
         """The recipe at the batch to begin with."""
         self.made = 0
@@ -175,6 +177,7 @@ class Environments:
         return self._collector
 
     def _new_collector(self) -> Collector:
+        self._clock.watch(self.env, "environments", "reset", "step", "restart")
         self._collector = Collector(self.env, self.device, self.chunk_size)
         if self.journals is not None:
             self._collector.on_actions = partial(self._write_down, self._collector, self.journals)
@@ -200,10 +203,17 @@ class Environments:
         """Collect one rollout; the budget's last is cut so that it is never overrun."""
         left = state.steps_left
         return self.collector.collect(
-            state.actor,
+            self._watched(state.actor),
             state.recipe.batch.n_steps,
             row_limit=left if left < state.recipe.batch.rollout_size else None,
         )
+
+    def _watched(self, actor: Single) -> Single:
+        """Time how it acts, and its values."""
+        clock, acting = self._clock, actor.acting
+        actor.acting = lambda n_envs: clock.timing("acting", acting(n_envs))
+        clock.watch(actor, "acting", "noise", "values", "values_where")
+        return actor
 
     async def rollout(self, state: TrainState) -> Rollout:
         """As `collect`, for a run that awaits its rollouts."""

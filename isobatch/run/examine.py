@@ -10,7 +10,7 @@ from isobatch.errors import UserError, one_line, system_error, understanding
 from isobatch.files import UNFINISHED, Folder, Growing
 from isobatch.recipe import Recipe
 from isobatch.run.exact import grown_files
-from isobatch.run.reading import EVALUATIONS, METRICS, SEALED, refuse_foreign
+from isobatch.run.reading import EVALUATIONS, METRICS, PROFILE, SEALED, read_profile, refuse_foreign
 from isobatch.run.rows import Rows, read_rows
 from isobatch.run.sealed import read_in
 from isobatch.text import counted
@@ -46,6 +46,8 @@ class Examination:
             self._look(EVALUATIONS, lambda: self._read_rows(EVALUATIONS))
         if run.has("policy.safetensors"):
             self._look("policy.safetensors", lambda: self._read_sealed(run, "policy.safetensors"))
+        if run.has(PROFILE):
+            self._look(PROFILE, self._read_profile)
         self._sweepings(run, "")
         for inner in ("policies", "checkpoints"):
             if run.has(inner):
@@ -74,6 +76,10 @@ class Examination:
                     raise UserError(f"row {place + 1} is that of iteration {row['iterations']}")
         half = "" if self._run.read(name)[-1:] in (b"", b"\n") else ", and half a row"
         return counted(len(rows), "row") + half
+
+    def _read_profile(self) -> str:
+        profile = read_profile(self._run.path) or {}
+        return f"of {counted(profile['iterations'], 'iteration')}"
 
     def _read_folder(self, inner: str) -> str:
         with self._run.folder(inner) as folder:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from isobatch import machine
+from isobatch import machine, scaling
 from isobatch.algos import Context, Learned, Learner, make_learner
 from isobatch.algos.learner import TakeGradient, own_gradient
 from isobatch.errors import UserError
@@ -21,6 +21,7 @@ from isobatch.run.divergence import Guard
 from isobatch.run.environments import Environments, Place
 from isobatch.run.evaluation import Marks
 from isobatch.run.interrupt import Abandoned, Stop, stop_requests
+from isobatch.run.profile import UNTIMED, Profile
 from isobatch.run.sinks import MetricsFile, Sink, Sinks
 from isobatch.run.store import Checkpoint, RunDirectory
 from isobatch.state import TrainState
@@ -37,20 +38,38 @@ def run(
     sinks: Iterable[Sink],
     on_iteration: OnIteration | None = None,
     exactly: Checkpoint | None = None,
+    profile: Profile = UNTIMED,
 ) -> bool:
     """Train from `state` until the budget is spent; return whether it was stopped before.
 
     With `exactly`, the checkpoint that the state is from, environments and learner are brought to
-    where they were.
+    where they were. `profile` takes down where the time goes.
     """
     image = environments.image is not None
     if image:
         machine.keep_freed_memory()
-    with machine.torch_threads(state.recipe.machine.threads, image), stop_requests() as stop:
+    threads, work = state.recipe.machine.threads, _gradient_work(state, environments)
+    with machine.torch_threads(threads, image, work), stop_requests() as stop:
         course = training(
-            state, environments, directory, sinks, stop, on_iteration=on_iteration, exactly=exactly
+            state,
+            environments,
+            directory,
+            sinks,
+            stop,
+            on_iteration=on_iteration,
+            exactly=exactly,
+            profile=profile,
         )
         return at_once(course)
+
+
+def _gradient_work(state: TrainState, environments: Environments) -> int:
+    """Return rows x parameters of a gradient at the batch the run began with.
+
+    Not of the moment: a run that is resumed must have as many threads as before.
+    """
+    rows = scaling.at(environments.asked, 0).batch.minibatch_size
+    return min(rows, environments.chunk_size) * state.parameters.vector.numel()
 
 
 async def training(
@@ -63,6 +82,7 @@ async def training(
     gradient: TakeGradient = own_gradient,
     on_iteration: OnIteration | None = None,
     exactly: Checkpoint | None = None,
+    profile: Profile = UNTIMED,
 ) -> bool:
     """As `run`, in a cohort too: rollouts are awaited from `environments`, gradients from there."""
     state.counters.environments = environments.made
@@ -70,9 +90,12 @@ async def training(
         environments.keep_actions(directory.folder)
     heard = Sinks([MetricsFile(directory)], sinks)
     marks = Marks(directory, state, environments.make_env)
-    context = Context(state, environments.chunk_size, directory.path, heard.note, gradient)
+    clock = profile.clock
+    context = Context(state, environments.chunk_size, directory.path, heard.note, gradient, clock)
     learner = make_learner(context)
     keeper = Keeper(directory, environments, learner, stop)
+    clock.watch(keeper, "checkpoints", "settle", "keep", "checkpoint", "rescue")
+    clock.watch(marks, "evaluation", "begin", "passed", "finish")
     heard.start(state.recipe, str(directory.path), state.counters.env_steps)
     abandoned = False
     try:
@@ -81,7 +104,9 @@ async def training(
         keeper.settle(state)
         keeper.checkpoint(state)  # A kill from here on leaves a run that resumes.
         guard = Guard(learner, directory, context.is_alone)
-        await _iterate(state, environments, guard, heard, keeper, marks, stop, on_iteration)
+        await _iterate(
+            state, environments, guard, heard, keeper, marks, stop, on_iteration, profile
+        )
         keeper.checkpoint(state)
     except Abandoned:
         abandoned = True
@@ -106,6 +131,7 @@ async def _iterate(
     marks: Marks,
     stop: Stop,
     on_iteration: OnIteration | None,
+    profile: Profile,
 ) -> None:
     """Move, collect, learn, count, record."""
     first = {"resumed": True} if state.counters.restarts else {}
@@ -113,34 +139,43 @@ async def _iterate(
     cost = marks.begin(state, environments.env)
     if cost is not None:
         sinks.note(cost)
+    clock = profile.clock
+    profile.begin()
     began = time.perf_counter()
     while state.steps_left >= state.recipe.batch.n_envs:
         # Before it collects, so that what moved is always said in a row.
-        moved = environments.move(state)
+        with clock.section("making"):
+            moved = environments.move(state)
         before = time.perf_counter()
-        warmup = environments.warm_up(state)
+        with clock.section("warm_up"):
+            warmup = environments.warm_up(state)
         if warmup:
             moved["warmup_steps"] = warmup
             count_warmup(state, environments, marks, warmup)
             began += time.perf_counter() - before  # No time of training's either.
         keeper.settled = not moved
-        rollout = await environments.rollout(state)
+        with clock.section("rollout"):
+            rollout = await environments.rollout(state)
         began += marks.passed(state, environments.env, rollout.n_valid)  # No time of training's.
         if stop.requested:
             keeper.rescue(state)  # The update may take longer than is left.
         keeper.settled = False
-        learned = await guard.learn(state, rollout)
+        with clock.section("advantages"):
+            learned = await guard.learn(state, rollout)
         now = time.perf_counter()
         elapsed, began = now - began, now
-        count(state, rollout, learned, environments.made, elapsed)
-        statistics = dict.fromkeys(columns) | learned.statistics
-        events = environments.take_events(sinks.note)
-        row = metrics_row(state, rollout, statistics, elapsed) | moved | events | first
-        first = {}
-        sinks.row(row)
+        with clock.section("metrics"):
+            count(state, rollout, learned, environments.made, elapsed)
+            statistics = dict.fromkeys(columns) | learned.statistics
+            events = environments.take_events(sinks.note)
+            row = metrics_row(state, rollout, statistics, elapsed) | moved | events | first
+            first = {}
+            sinks.row(row)
         keeper.settle(state)
         keeper.keep(state, rollout)
-        asked = on_iteration is not None and on_iteration(dict(row)) is False
+        with clock.section("metrics"):
+            asked = on_iteration is not None and on_iteration(dict(row)) is False
+        profile.iterated()
         if asked or stop.requested:
             return
     marks.finish(state, environments.env)

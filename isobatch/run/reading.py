@@ -11,12 +11,13 @@ from typing import Any
 from torch import Tensor
 
 from isobatch.errors import DamagedFile, UserError, understanding
-from isobatch.files import Folder
+from isobatch.files import MOST_TEXT, Folder
+from isobatch.plain import from_json
 from isobatch.recipe import Recipe
 from isobatch.run.rows import read_rows
 from isobatch.run.sealed import Sealed, read_in, read_sealed
 
-METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
+METRICS, EVALUATIONS, PROFILE = "metrics.jsonl", "evaluations.jsonl", "profile.json"
 SEALED = re.compile(r"([0-9]{1,18})\.safetensors")
 """Names of checkpoints and of kept policies: iterations, or environment steps."""
 
@@ -34,6 +35,14 @@ def read_evaluations(path: str | Path) -> list[dict[str, Any]]:
     """Return the rows of a run's evaluations, one a mark; none where it has not been evaluated."""
     with Folder(path) as folder:
         return read_rows(folder, EVALUATIONS) if folder.has(EVALUATIONS) else []
+
+
+def read_profile(path: str | Path) -> dict[str, Any] | None:
+    """Return where a run's time went, None where that was not asked for."""
+    with Folder(path) as folder:
+        if not folder.has(PROFILE):
+            return None
+        return from_json(folder.read(PROFILE, MOST_TEXT).decode(), str(folder.path / PROFILE))
 
 
 def kept_policies(path: str | Path) -> dict[int, Path]:

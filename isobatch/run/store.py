@@ -6,6 +6,7 @@
     checkpoints/*        the last two whole states, sealed
     policy.safetensors   what `eval` and `load` use, sealed
     policies/*           the same at parts of the budget, for probing
+    profile.json         where the time went, where that was asked for
 
 A checkpoint knows the rows that were written before it, and the recipe: files of other runs, and
 rows that changed, are found. See `sealed` for its form and `files` for how all are written.
@@ -32,6 +33,7 @@ from isobatch.recipe import Recipe
 from isobatch.run.reading import (
     EVALUATIONS,
     METRICS,
+    PROFILE,
     iterations_saved,
     kept_policies,
     number,
@@ -40,16 +42,17 @@ from isobatch.run.reading import (
     read_evaluations,
     read_metrics,
     read_policy,
+    read_profile,
     refuse_foreign,
 )
 from isobatch.run.rows import Rows, mark_of, parsed
 from isobatch.run.sealed import read_in, read_sealed, sealed, write_sealed
 
 __all__ = [
-    "CLOCK_COLUMNS", "EVALUATIONS", "METRICS", "Checkpoint", "RunDirectory", "iterations_saved",
-    "kept_policies",
-    "read_checkpoint", "read_evaluations", "read_metrics", "read_policy", "read_sealed",
-    "refuse_foreign", "refuse_taken", "safe_name", "write_sealed",
+    "CLOCK_COLUMNS", "EVALUATIONS", "METRICS", "PROFILE", "Checkpoint", "RunDirectory",
+    "iterations_saved", "kept_policies", "read_checkpoint", "read_evaluations", "read_metrics",
+    "read_policy", "read_profile", "read_sealed", "refuse_foreign", "refuse_taken", "safe_name",
+    "write_sealed",
 ]  # fmt: skip
 
 CLOCK_COLUMNS = ("seconds", "steps_per_second", "time", "probe_seconds")
@@ -57,7 +60,7 @@ CLOCK_COLUMNS = ("seconds", "steps_per_second", "time", "probe_seconds")
 KEPT_CHECKPOINTS = 2
 GROWN = re.compile(r"(actions|phase)-[0-9]+\.bin")
 """Files that exact resuming needs."""
-OF_A_RUN = (METRICS, EVALUATIONS, "policy.safetensors", "policies", "checkpoints")
+OF_A_RUN = (METRICS, EVALUATIONS, PROFILE, "policy.safetensors", "policies", "checkpoints")
 """What training writes into a run directory, beside the recipe."""
 
 

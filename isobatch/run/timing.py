@@ -42,9 +42,14 @@ class Trial:
         return sum(limits(self.collector.env)) if self.recipe.environment.stagger else 0
 
     @property
+    def weight_count(self) -> int:
+        """Parameters of the networks."""
+        return self.state.parameters.vector.numel()
+
+    @property
     def weight_bytes(self) -> int:
         """Size of the networks."""
-        return self.state.parameters.vector.numel() * 4
+        return self.weight_count * 4
 
     def step_seconds(self) -> float:
         """Return the seconds of one step of all environments."""
@@ -69,8 +74,12 @@ def trial(recipe: Recipe) -> Iterator[Trial]:
     """Begin a trial of a recipe, with as many threads as its run would have."""
     env = envs.make(recipe, env_seeds(recipe.seed, recipe.batch.n_envs))
     try:
-        with torch_threads(recipe.machine.threads, env.observation_layout.image is not None):
-            yield Trial(recipe, env)
+        threads, images = recipe.machine.threads, env.observation_layout.image is not None
+        with torch_threads(threads, images):
+            begun = Trial(recipe, env)
+        rows = min(recipe.batch.minibatch_size, begun.chunk_size)
+        with torch_threads(threads, images, rows * begun.weight_count):
+            yield begun
     finally:
         env.close()
 

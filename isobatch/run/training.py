@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from isobatch import __version__, algos
+from isobatch.clock import OFF, Clock
 from isobatch.envs import MakeEnv
 from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError, understanding
@@ -23,6 +24,7 @@ from isobatch.run import exact, store
 from isobatch.run.divergence import Diverged
 from isobatch.run.environments import Environments
 from isobatch.run.loop import OnIteration, run
+from isobatch.run.profile import Profile, kept
 from isobatch.run.sinks import Sink, terminal
 from isobatch.state import TrainState
 
@@ -54,6 +56,11 @@ class Run:
         """The run's evaluations while training, one row a mark."""
         return store.read_evaluations(self.path)
 
+    @property
+    def profile(self) -> dict[str, Any] | None:
+        """Where the time of its last sitting went; None where that was not asked for."""
+        return store.read_profile(self.path)
+
 
 def train(
     env: str | None = None,
@@ -66,6 +73,7 @@ def train(
     sinks: Iterable[Sink] = (),
     on_iteration: OnIteration | None = None,
     quiet: bool = False,
+    profile: bool | Clock = False,
     **overrides: Any,
 ) -> Run:
     """Train a policy and return its run.
@@ -75,8 +83,10 @@ def train(
     names (`n_envs=64`). `encoder` names one of the built-in encoders, or is a module of your own
     or a function from `ObservationLayout` to one. `sinks` hear of the run beside its metrics file
     and, unless `quiet`, the terminal; `on_iteration` is given each row, and stops the run, saved,
-    by returning False.
+    by returning False. With `profile` the run says at its end where the time went, and keeps it
+    in profile.json; a clock of the caller's began before.
     """
+    clock = _clock(profile)
     custom = None if isinstance(encoder, str) else encoder
     if encoder is not None:
         overrides["encoder"] = encoder if isinstance(encoder, str) else "custom"
@@ -86,12 +96,16 @@ def train(
     path = Path(out) if out is not None else default_path(recipe)
     store.refuse_taken(path)
     device = choose_device(recipe.machine.device)
-    environments = Environments(recipe, make_env, device)
+    with clock.section("making"):
+        environments = Environments(recipe, make_env, device, clock=clock)
     try:
-        state = _begin(environments, custom)
-        directory = store.RunDirectory.create(path, recipe)
+        with clock.section("making"):
+            state = _begin(environments, custom)
+        directory, profiled = store.RunDirectory.create(path, recipe), _profile(clock, state)
         try:
-            stopped = run(state, environments, directory, _heard(sinks, quiet), on_iteration)
+            heard = _heard(sinks, quiet)
+            with kept(profiled, directory, quiet):
+                stopped = run(state, environments, directory, heard, on_iteration, profile=profiled)
             return Run(path, interrupted=stopped)
         except UserError as error:
             if not directory.metrics() and not isinstance(error, Diverged):
@@ -115,6 +129,7 @@ def resume(
     sinks: Iterable[Sink] = (),
     on_iteration: OnIteration | None = None,
     quiet: bool = False,
+    profile: bool | Clock = False,
 ) -> Run:
     """Go on with a run from its last good checkpoint, to a longer budget if one is given.
 
@@ -126,7 +141,9 @@ def resume(
 
     A run trained with `exact_resume` goes on in its old environments: they are made again and taken
     through all their actions. `allow_inexact` takes new ones, and another machine, all the same.
+    `profile` is as in `train`, of this sitting.
     """
+    clock = _clock(profile)
     directory = store.RunDirectory.open(path)
     try:
         recipe = directory.recipe
@@ -147,12 +164,17 @@ def resume(
         exactly = checkpoint if _resumes_exactly(recipe, numbers) and not allow_inexact else None
         with understanding(f"{path}: the checkpoint"):
             again = exact.parts(exactly.numbers) if exactly else None
-            environments = Environments(recipe, make_env, device, numbers, again)
+            with clock.section("making"):
+                environments = Environments(recipe, make_env, device, numbers, again, clock)
         try:
-            state = _begin(environments, encoder)
+            with clock.section("making"):
+                state = _begin(environments, encoder)
             restore(state, directory, recipe, checkpoint)
-            heard = _heard(sinks, quiet)
-            stopped = run(state, environments, directory, heard, on_iteration, exactly)
+            heard, profiled = _heard(sinks, quiet), _profile(clock, state)
+            with kept(profiled, directory, quiet):
+                stopped = run(
+                    state, environments, directory, heard, on_iteration, exactly, profiled
+                )
             return Run(directory.path, interrupted=stopped)
         finally:
             environments.close()
@@ -225,6 +247,20 @@ def check_version(path: str | Path, numbers: Mapping[str, Any]) -> None:
             f"{path} was written by Isobatch {written}; this is {__version__}, which goes on with "
             f"runs of {' and '.join(READABLE)}: train it again, or install that version"
         )
+
+
+def _clock(profile: bool | Clock) -> Clock:
+    return profile if isinstance(profile, Clock) else Clock() if profile else OFF
+
+
+def _profile(clock: Clock, state: TrainState) -> Profile:
+    """Return what takes down where a run's time goes."""
+    if state.parameters.vector.device.type == "cuda":
+        clock.wait_for(torch.cuda.synchronize)
+    if state.proximal is not None:
+        clock.watch(state.proximal, "proximal", "update")
+        clock.watch(state.proximal.module, "proximal", "forward")
+    return Profile(clock)
 
 
 def _heard(sinks: Iterable[Sink], quiet: bool) -> list[Sink]:
