@@ -1,5 +1,6 @@
 import re
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from hand_made import PLAIN, begin, experience, learn, made, weights
 import isobatch
 from isobatch import objectives, registry
 from isobatch.algos import Context, make_learner
-from isobatch.algos.ppo import Ppo
+from isobatch.algos.ppo import Ppo, terms
+from isobatch.algos.stepping import NOT_READ
 from isobatch.errors import UserError
 from isobatch.models.distributions import Categorical
 from isobatch.objectives import Current, Samples, policy_loss
@@ -103,3 +105,26 @@ def test_a2c_is_one_step_of_the_policy_gradient_and_of_ppo_alike():
     learn(made(Ppo, single_ppo, one, 1000), rollout)
     torch.testing.assert_close(weights(single_a2c), weights(single_ppo), rtol=0, atol=1e-6)
     assert not torch.equal(weights(single_a2c), weights(state))
+
+
+class Watched:
+    """Settings that remember which of them were read."""
+
+    def __init__(self, settings):
+        self._settings, self.read = settings, set()
+
+    def __getattr__(self, name):
+        self.read.add(name)
+        return getattr(self._settings, name)
+
+
+@pytest.mark.parametrize("objective", ["clip", "kl", "pg"])
+def test_losses_do_not_read_what_compiled_ones_are_shared_between(objective):
+    settings = Watched(PLAIN.replace(objective=objective).objective)
+    column = torch.zeros(4)
+    actions = torch.zeros(4, 1).long()
+    samples = Samples({}, actions, column, column, None, column, column, torch.tensor(0.2))
+    params = torch.zeros(4, 2, requires_grad=True)
+    terms(lambda _: (params, column), samples, cast(Any, settings), Categorical((2,)))
+    assert settings.read
+    assert not settings.read & set(NOT_READ)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,11 +13,14 @@ from isobatch.algos.learner import Context
 from isobatch.clock import OFF, Clock
 from isobatch.models.encoders import CustomEncoder
 from isobatch.objectives import BUILT_IN
-from isobatch.recipe import Recipe
+from isobatch.recipe import Objective, Recipe
 from isobatch.state import TrainState
 from isobatch.update import CompiledGradient, Evaluate, Gather, Stepper, worth_compiling
 from isobatch.update.optimize import FlatOptimizer, scheduled
 from isobatch.update.replicas import Replicas
+
+NOT_READ = ("gamma", "gae_lambda", "clip_range", "clip_range_schedule", "target_kl")
+"""Settings that no loss reads, so that a compiled one serves all their values."""
 
 
 def make_stepper(
@@ -89,12 +94,19 @@ def loss_name(state: TrainState, evaluate: Evaluate) -> str | None:
     own = evaluate.keywords if isinstance(evaluate, partial) else {}
     parts = [
         f"{loss.__module__}.{loss.__qualname__}",
-        *(f"{name} {value!r}" for name, value in own.items() if name != "distribution"),
+        *(f"{name} {_read(value)!r}" for name, value in own.items() if name != "distribution"),
         f"{type(distribution).__name__} {vars(distribution)}",
         repr(state.recipe.model),
         repr(state.model),
     ]
     return "\n".join(parts)
+
+
+def _read(value: Any) -> Any:
+    """Return a loss's keyword, of settings only what a loss may read."""
+    if not isinstance(value, Objective):
+        return value
+    return {k: v for k, v in asdict(value).items() if k not in NOT_READ}
 
 
 def _replicas(state: TrainState) -> Replicas | None:
