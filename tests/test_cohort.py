@@ -89,12 +89,64 @@ def test_each_run_begins_as_it_would_alone(tmp_path, case):
             ]
 
 
-def test_a_run_does_not_depend_on_its_companions(tmp_path):
-    recipe = recipe_of(n_minibatches=3)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_minibatches": 3},
+        {"stagger": True},
+        {"stagger": True, "env": "Pendulum-v1"},
+        {"stagger": True, "env": "gymnasium:CartPole-v1"},
+    ],
+)
+def test_a_run_does_not_depend_on_its_companions(tmp_path, settings):
+    recipe = recipe_of(**settings)
     many = together(tmp_path / "many", recipe, 3)
     (jobs,) = [seed_paths(recipe, 2, tmp_path / "few")[1:]]
     (one,) = train_seeds(jobs, width=3, quiet=True)
+    assert one.failure is None
     assert torch.equal(weights(one.run.path), weights(many[1].run.path))
+    counts = [each.run.metrics[0].get("warmup_steps") for each in (one, many[1])]
+    assert counts[0] == counts[1]
+    assert (counts[0] is not None) == ("stagger" in settings)
+
+
+def test_warm_up_steps_are_counted_as_alone(tmp_path):
+    """Of Pendulum, whose episodes are all of 200 steps, they are as many, to a few resets."""
+    recipe = recipe_of("pendulum", stagger=True)
+    alone = isobatch.train(recipe=recipe, out=tmp_path / "alone", quiet=True)
+    wanted = alone.metrics[0]["warmup_steps"]
+    for outcome in together(tmp_path, recipe):
+        rows = outcome.run.metrics
+        assert rows[0]["warmup_steps"] == pytest.approx(wanted, abs=4 * recipe.batch.n_envs)
+        assert all("warmup_steps" not in row for row in rows[1:])
+        assert rows[0]["env_steps"] == rows[0]["rows"]
+
+
+def test_warm_up_steps_may_be_part_of_the_budget(tmp_path):
+    recipe = recipe_of(stagger=True, count_warmup=True, total_timesteps=3000)
+    for outcome in together(tmp_path, recipe, 2):
+        first = outcome.run.metrics[0]
+        assert first["env_steps"] == first["warmup_steps"] + first["rows"]
+    refused = together(tmp_path / "refused", recipe.replace(total_timesteps=130), 2)
+    assert ["more than the budget" in (each.failure or "") for each in refused] == [True, True]
+    assert not list((tmp_path / "refused").glob("seed-*"))
+
+
+def test_a_resumed_member_is_staggered_again(tmp_path):
+    recipe = recipe_of(stagger=True)
+    jobs = seed_paths(recipe, 2, tmp_path)
+    own, path = jobs[0]
+    isobatch.train(recipe=own, out=path, quiet=True, on_iteration=lambda row: row["iterations"] < 3)
+    begun, new = train_seeds(jobs, quiet=True)
+    assert [row["iterations"] for row in begun.run.metrics if "warmup_steps" in row] == [1, 4]
+    assert [row["iterations"] for row in new.run.metrics if "warmup_steps" in row] == [1]
+
+
+def test_vectors_that_cannot_be_staggered_are_refused(tmp_path):
+    recipe = recipe_of(env="tensor:CartPole-v1", stagger=True)
+    found = together(tmp_path, recipe, 2)
+    assert ["a TensorEnv cannot" in (each.failure or "") for each in found] == [True, True]
+    assert not list(tmp_path.glob("seed-*"))
 
 
 def test_numbers_may_differ_between_runs(tmp_path):
@@ -151,7 +203,6 @@ def test_a_stopped_cohort_goes_on(tmp_path):
         ({"algo": "ppg", "n_policy_iterations": 2}, "ppg is trained alone"),
         ({"batch_schedule": "0:4x16, 200:8x8"}, "its batch changes"),
         ({"exact_resume": True}, "exact_resume"),
-        ({"stagger": True}, "stagger"),
         ({"objective": "own"}, "objective is your own"),
     ],
 )

@@ -23,7 +23,9 @@ from isobatch.algos.learner import awaits
 from isobatch.envs.seeds import env_seeds
 from isobatch.errors import UserError
 from isobatch.experience import Collector, Rollout, Several
+from isobatch.experience.stagger import stagger_together
 from isobatch.recipe import Recipe
+from isobatch.run.environments import warm_up_actor
 from isobatch.run.interrupt import Abandoned, stop_requests
 from isobatch.run.loop import training
 from isobatch.run.memory import refuse_too_large
@@ -57,8 +59,6 @@ def why_alone(recipe: Recipe) -> str | None:
         return "its batch changes while it trains"
     if recipe.machine.exact_resume:
         return "exact_resume keeps the actions of a single run"
-    if recipe.environment.stagger:
-        return "stagger steps its environments by themselves first"
     if recipe.environment.remake_steps:
         return "its environments are re-made while it trains"
     if recipe.environment.vectorization == "supervised":
@@ -125,6 +125,10 @@ class Member:
             self.failure = error
 
 
+class WarmUpAsked(Asked[int]):
+    """A member wants its environments spread over their episodes, and the steps that took."""
+
+
 class RolloutAsked(Asked[Rollout]):
     """A member wants its next rollout."""
 
@@ -159,12 +163,22 @@ class Pool:
         self.chunk_size = chunk_rows(self.env.observation_layout.image, chosen)
         self._collector: Collector | None = None
 
-    def collect(self, members: Sequence[Member]) -> Rollout:
-        """Collect a rollout of all; those of members that are done are nobody's."""
+    @property
+    def collector(self) -> Collector:
+        """What steps the environments."""
         if self._collector is None:
             self._collector = Collector(self.env, self.device, self.chunk_size)
+        return self._collector
+
+    def collect(self, members: Sequence[Member]) -> Rollout:
+        """Collect a rollout of all; those of members that are done are nobody's."""
         actor = Several([each.state.actor for each in members])
-        return self._collector.collect(actor, members[0].state.recipe.batch.n_steps)
+        return self.collector.collect(actor, members[0].state.recipe.batch.n_steps)
+
+    def warm_up(self, members: Sequence[Member]) -> list[int]:
+        """Spread the environments of all over their episodes; return the steps of each."""
+        actors = [warm_up_actor(each.state, each.made + self.n_envs) for each in members]
+        return stagger_together(self.collector, actors)
 
 
 class Seat:
@@ -174,6 +188,7 @@ class Seat:
         self.make_env: envs.MakeEnv | None = None
         self.env, self.chunk_size = pool.env, pool.chunk_size
         self.made = made + pool.n_envs
+        self._is_new = True
 
     async def rollout(self, state: TrainState) -> Rollout:
         """Ask for the next rollout; the budget's last is cut so that it is never overrun."""
@@ -189,9 +204,14 @@ class Seat:
         """Stay: batches that change are trained alone."""
         return {}
 
-    def warm_up(self, state: TrainState) -> int:
-        """Begin at once."""
-        return 0
+    async def warm_up(self, state: TrainState) -> int:
+        """Ask for it once, where it is wanted."""
+        if not self._is_new or not state.recipe.environment.stagger:
+            return 0
+        self._is_new = False
+        taken = await WarmUpAsked()
+        state.episodes.restart(state.recipe.batch.n_envs, under_way=True)
+        return taken
 
     def take_events(self, note: Callable[[str], None]) -> dict[str, Any]:
         """Report none: the pool fails as a whole, and stays as it was made."""
@@ -233,7 +253,10 @@ def _conduct(members: Sequence[Member], pool: Pool, stack: Stack) -> None:
 
 
 def _answer(members: Sequence[Member], pool: Pool, stack: Stack) -> None:
-    """Give members what they wait for: gradients first, and a rollout once all wait for it."""
+    """Give members what they wait for: gradients first, and a rollout once all wait for it.
+
+    Where they warm up they all do so first of all.
+    """
     asking = {
         place: each.wants.wanted
         for place, each in enumerate(members)
@@ -243,7 +266,11 @@ def _answer(members: Sequence[Member], pool: Pool, stack: Stack) -> None:
         for place, statistics in stack(asking).items():
             members[place].answer(statistics)
         return
-    rollout = pool.collect(members)
-    for place, each in enumerate(members):
+    if any(isinstance(each.wants, WarmUpAsked) for each in members):
+        answers: list[Any] = pool.warm_up(members)
+    else:
+        rollout = pool.collect(members)
+        answers = [rollout.share(place, pool.n_envs) for place in range(len(members))]
+    for each, what in zip(members, answers, strict=True):
         if each.wants is not None:
-            each.answer(rollout.share(place, pool.n_envs))
+            each.answer(what)

@@ -118,7 +118,7 @@ async def _iterate(
         # Before it collects, so that what moved is always said in a row.
         moved = environments.move(state)
         before = time.perf_counter()
-        warmup = environments.warm_up(state)
+        warmup = await environments.warm_up(state)
         if warmup:
             moved["warmup_steps"] = warmup
             count_warmup(state, environments, marks, warmup)
