@@ -15,11 +15,12 @@ from isobatch import UserError
 from isobatch.algos import learner_class
 from isobatch.algos.learner import awaits
 from isobatch.algos.ppo import Ppo
+from isobatch.errors import DamagedFile, InUse
 from isobatch.presets import preset
 from isobatch.run.cohort import alike, why_alone
 from isobatch.run.examine import examine
 from isobatch.run.seeds import begun_in, seed_paths, train_seeds
-from isobatch.run.store import read_metrics, read_policy
+from isobatch.run.store import RunDirectory, read_metrics, read_policy
 from isobatch.run.training import Run
 from isobatch.update.partition import minibatches
 
@@ -41,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "by envs": {"minibatches_by": "envs"},
     "evaluated": {"eval_marks": 4, "eval_episodes": 2},
 }
-FREE = ("seconds", "steps_per_second", "time", "resumed")
+FREE = ("seconds", "steps_per_second", "time", "resumed", "cohort_width")
 
 
 def recipe_of(case="ppo", **settings):
@@ -60,7 +61,7 @@ def weights(path):
 
 
 def close(row, other):
-    assert row.keys() == other.keys()
+    assert row.keys() - set(FREE) == other.keys() - set(FREE)
     for name in row.keys() - set(FREE):
         wanted = other[name]
         if isinstance(wanted, float):
@@ -104,6 +105,7 @@ def test_a_run_does_not_depend_on_its_companions(tmp_path, settings):
     (jobs,) = [seed_paths(recipe, 2, tmp_path / "few")[1:]]
     (one,) = train_seeds(jobs, width=3, quiet=True)
     assert one.failure is None
+    assert [row.get("cohort_width") for row in one.run.metrics[:2]] == [3, None]
     assert torch.equal(weights(one.run.path), weights(many[1].run.path))
     counts = [each.run.metrics[0].get("warmup_steps") for each in (one, many[1])]
     assert counts[0] == counts[1]
@@ -195,6 +197,22 @@ def test_a_stopped_cohort_goes_on(tmp_path):
         assert [row["iterations"] for row in rows] == list(range(1, len(rows) + 1))
         assert not outcome.run.interrupted
         assert all(each.is_whole for each in examine(outcome.run.path))
+
+
+def test_a_run_that_cannot_be_gone_on_with_leaves_the_others(tmp_path):
+    jobs = seed_paths(recipe_of(), 3, tmp_path)
+    for own, path in jobs[:2]:
+        isobatch.train(recipe=own, out=path, quiet=True, on_iteration=lambda row: False)
+    for file in (jobs[0][1] / "checkpoints").iterdir():
+        file.write_bytes(b"?")
+    held = RunDirectory.open(jobs[1][1])
+    found = train_seeds(jobs, quiet=True)
+    held.release()
+    assert isinstance(found[0].error, DamagedFile)
+    assert isinstance(found[1].error, InUse)
+    assert found[2].failure is None
+    assert [each.run.path for each in found] == [path for _, path in jobs]
+    assert all(path.exists() for _, path in jobs)
 
 
 @pytest.mark.parametrize(

@@ -184,11 +184,12 @@ class Pool:
 class Seat:
     """A member's share of the pool, to it its environments."""
 
-    def __init__(self, pool: Pool, made: int) -> None:
+    def __init__(self, pool: Pool, made: int, width: int) -> None:
         self.make_env: envs.MakeEnv | None = None
         self.env, self.chunk_size = pool.env, pool.chunk_size
         self.made = made + pool.n_envs
         self._is_new = True
+        self._events = {"cohort_width": width}
 
     async def rollout(self, state: TrainState) -> Rollout:
         """Ask for the next rollout; the budget's last is cut so that it is never overrun."""
@@ -214,8 +215,12 @@ class Seat:
         return taken
 
     def take_events(self, note: Callable[[str], None]) -> dict[str, Any]:
-        """Report none: the pool fails as a whole, and stays as it was made."""
-        return {}
+        """Report none: the pool fails as a whole, and stays as it was made.
+
+        But its first row says how wide the stack is, which its last bits depend on.
+        """
+        events, self._events = self._events, {}
+        return events
 
     def close(self) -> None:
         """Leave that to the pool's owner."""
@@ -232,7 +237,7 @@ def train_cohort(members: Sequence[Member], pool: Pool, width: int) -> None:
     with machine.torch_threads(recipe.machine.threads, images=False), stop_requests() as stop:
         try:
             for each in members:
-                seat = Seat(pool, each.made)
+                seat = Seat(pool, each.made, width)
                 course = training(
                     each.state, seat, each.directory, each.sinks, stop, gradient=_gradient
                 )
