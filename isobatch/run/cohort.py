@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from isobatch import algos, envs, machine
-from isobatch.algos.learner import awaits
+from isobatch.algos.learner import Awaits, awaits
 from isobatch.envs.seeds import env_seeds
 from isobatch.errors import UserError
 from isobatch.experience import Collector, Rollout, Several
@@ -80,22 +80,17 @@ def alike(recipe: Recipe) -> tuple[Any, ...]:
 
 
 @dataclass
-class Member:
-    """A run of the cohort."""
+class Asking:
+    """Something that is under way and asks, at times, for what others compute."""
 
-    state: TrainState
-    directory: RunDirectory
-    sinks: Iterable[Sink]
-    made: int
-    """Environments that it made before: those of the cohort come next."""
-    stopped: bool = False
+    stopped: bool = field(default=False, init=False)
     """Whether it was stopped before its budget was spent."""
-    failure: UserError | None = None
+    failure: UserError | None = field(default=None, init=False)
     """What ended it, where it did not end well."""
-    wants: Asked[Any] | None = field(default=None, repr=False)
+    wants: Asked[Any] | None = field(default=None, init=False, repr=False)
 
-    def begin(self, course: Coroutine[Any, Any, bool]) -> None:
-        """Train until it asks for something."""
+    def begin(self, course: Coroutine[Any, Any, Any]) -> None:
+        """Go on until it asks for something."""
         self._course = course
         self.go_on(lambda: course.send(None))
 
@@ -115,14 +110,25 @@ class Member:
             self._course.close()
 
     def go_on(self, step: Callable[[], Asked[Any]]) -> None:
-        """Train until it asks again, ends, or fails."""
+        """Go on until it asks again, ends, or fails."""
         self.wants = None
         try:
             self.wants = step()
         except StopIteration as end:
-            self.stopped = end.value
+            self.stopped = end.value is True
         except UserError as error:
             self.failure = error
+
+
+@dataclass
+class Member(Asking):
+    """A run of the cohort."""
+
+    state: TrainState
+    directory: RunDirectory
+    sinks: Iterable[Sink]
+    made: int
+    """Environments that it made before: those of the cohort come next."""
 
 
 class WarmUpAsked(Asked[int]):
@@ -140,7 +146,8 @@ class GradientAsked(Asked[dict[str, Tensor]]):
         self.wanted = wanted
 
 
-async def _gradient(stepper: Stepper, rows: Tensor, gather: Gather) -> dict[str, Tensor]:
+async def stacked_gradient(stepper: Stepper, rows: Tensor, gather: Gather) -> dict[str, Tensor]:
+    """Ask for a gradient that is computed with the others'."""
     return await GradientAsked(Wanted(stepper, rows, gather))
 
 
@@ -239,7 +246,7 @@ def train_cohort(members: Sequence[Member], pool: Pool, width: int) -> None:
             for each in members:
                 seat = Seat(pool, each.made, width)
                 course = training(
-                    each.state, seat, each.directory, each.sinks, stop, gradient=_gradient
+                    each.state, seat, each.directory, each.sinks, stop, gradient=stacked_gradient
                 )
                 each.begin(course)
             _conduct(members, pool, stack)
@@ -262,14 +269,7 @@ def _answer(members: Sequence[Member], pool: Pool, stack: Stack) -> None:
 
     Where they warm up they all do so first of all.
     """
-    asking = {
-        place: each.wants.wanted
-        for place, each in enumerate(members)
-        if isinstance(each.wants, GradientAsked)
-    }
-    if asking:
-        for place, statistics in stack(asking).items():
-            members[place].answer(statistics)
+    if _give_gradients(members, stack):
         return
     if any(isinstance(each.wants, WarmUpAsked) for each in members):
         answers: list[Any] = pool.warm_up(members)
@@ -279,3 +279,27 @@ def _answer(members: Sequence[Member], pool: Pool, stack: Stack) -> None:
     for each, what in zip(members, answers, strict=True):
         if each.wants is not None:
             each.answer(what)
+
+
+def _give_gradients(asking: Sequence[Asking], stack: Stack) -> bool:
+    """Give those the gradients that wait for them; return whether there was anyone."""
+    wanted = {
+        place: each.wants.wanted
+        for place, each in enumerate(asking)
+        if isinstance(each.wants, GradientAsked)
+    }
+    for place, statistics in stack(wanted).items() if wanted else ():
+        asking[place].answer(statistics)
+    return bool(wanted)
+
+
+def learn_together(learners: Sequence[Awaits], rollouts: Sequence[Rollout], stack: Stack) -> None:
+    """Let each learn from a rollout of its own, and compute their gradients together."""
+    asking = [Asking() for _ in learners]
+    for each, learner, rollout in zip(asking, learners, rollouts, strict=True):
+        each.begin(learner.learning(rollout))
+    while _give_gradients(asking, stack):
+        pass
+    for each in asking:
+        if each.failure is not None:
+            raise each.failure

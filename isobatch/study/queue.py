@@ -31,7 +31,7 @@ from isobatch.files import MOST_TEXT, Folder, refuse_links
 from isobatch.run.rows import read_rows
 from isobatch.run.store import EVALUATIONS, iterations_saved, safe_name
 from isobatch.study.design import Cell, Study
-from isobatch.study.records import Holder, Result, sha256
+from isobatch.study.records import Holder, Result, losses_in_vain, sha256
 from isobatch.study.saved import holds_nothing, read_study
 from isobatch.text import counted
 
@@ -132,14 +132,6 @@ class Queue:
             alike = iter(free[:1]) if own is None else (each for each in free if kind(each) == own)
             share = -(-(len(free) + running) // workers)
             return [self._take(cell) for cell in islice(alike, min(most, share))]
-
-    def is_doubtful(self, cell: Cell) -> bool:
-        """Say whether a cell met an error, or twice lost its worker in vain: by its own doing?"""
-        try:
-            kinds = [each.get("kind") for each in self.attempts(cell)]
-            return "error" in kinds or self._in_vain(cell) > 1
-        except (DamagedFile, LookupError):
-            return True
 
     def forget_dead(self) -> None:
         """Free the cells of this machine's dead processes: they were stopped, not lost."""
@@ -265,14 +257,9 @@ class Queue:
     def _lose(self, cell: Cell) -> None:
         """Free a cell whose worker disappeared, or give it up where that keeps happening."""
         self._record(cell, "lost", "its worker disappeared")
-        in_vain = self._in_vain(cell)
+        in_vain = losses_in_vain(self.attempts(cell))
         reason = f"its worker disappeared {in_vain} times without progress"
         self._free(cell, "lost", reason, in_vain >= MAX_LOSSES)
-
-    def _in_vain(self, cell: Cell) -> int:
-        """Return how often its worker disappeared where it did last."""
-        reached = [each["iterations"] for each in self.attempts(cell) if each.get("kind") == "lost"]
-        return sum(1 for each in reached if each == reached[-1])
 
     def _record(self, cell: Cell, kind: str, reason: str) -> None:
         """Add an attempt that came to nothing, and how far the run has come."""

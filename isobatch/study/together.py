@@ -17,6 +17,7 @@ from isobatch.run.cohort import alike, why_alone
 from isobatch.run.seeds import Outcome, train_seeds
 from isobatch.study.design import Cell, Study
 from isobatch.study.queue import Lease, Queue
+from isobatch.study.records import losses_in_vain
 from isobatch.text import say
 
 COHORT = 5
@@ -59,6 +60,18 @@ class Kinds:
         except UserError:
             return None  # It fails where it is trained.
         return alike(recipe) if alone is None else None
+
+
+def is_doubtful(queue: Queue, cell: Cell) -> bool:
+    """Say whether a cell met an error, or lost its worker in vain twice: perhaps its own doing.
+
+    Such a one is trained alone, lest it be the others' misfortune.
+    """
+    try:
+        attempts = queue.attempts(cell)
+        return any(each["kind"] == "error" for each in attempts) or losses_in_vain(attempts) > 1
+    except (DamagedFile, LookupError):
+        return True
 
 
 def job_of(queue: Queue, cell: Cell) -> tuple[Recipe, Path]:

@@ -20,7 +20,7 @@ from isobatch.run.store import EVALUATIONS
 from isobatch.study.design import Cell
 from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, LeaseLost, Queue
 from isobatch.study.records import Result, sha256
-from isobatch.study.together import COHORT, Kinds, job_of, train_together
+from isobatch.study.together import COHORT, Kinds, is_doubtful, job_of, train_together
 from isobatch.text import say
 
 WAIT_SECONDS = 1.0
@@ -55,8 +55,7 @@ def _work(queue: Queue, workers: int) -> None:
     kinds = Kinds(queue.study)
 
     def kind(cell: Cell) -> Hashable | None:
-        # One that may be at fault itself is not to be the others' misfortune.
-        return kinds(cell) if not queue.is_doubtful(cell) else None
+        return None if is_doubtful(queue, cell) else kinds(cell)
 
     while not queue.is_finished:
         claims = queue.claim_alike(kind, COHORT, workers)

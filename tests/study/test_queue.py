@@ -14,6 +14,7 @@ from isobatch.study import records
 from isobatch.study.design import from_toml, with_seeds
 from isobatch.study.queue import LeaseLost, Queue, read_study
 from isobatch.study.records import Result, sha256
+from isobatch.study.together import is_doubtful
 
 TOML = """
 [study]
@@ -215,16 +216,16 @@ def test_the_cells_of_a_dead_worker_are_taken_together_again(queue):
     for doubtful in (False, True):
         subprocess.run([sys.executable, "-c", code, str(queue.root)], check=True)
         assert len(taken(queue, most=5)) == 3
-        assert [queue.is_doubtful(cell) for cell in STUDY.cells[:2]] == [doubtful, False]
+        assert [is_doubtful(queue, cell) for cell in STUDY.cells[:2]] == [doubtful, False]
         for cell in STUDY.cells[::2]:
             queue._remove(cell, "claim")
 
 
 def test_a_cell_that_met_an_error_is_doubtful(queue):
     take(queue).error("why")
-    assert [queue.is_doubtful(cell) for cell in STUDY.cells[:2]] == [True, False]
+    assert [is_doubtful(queue, cell) for cell in STUDY.cells[:2]] == [True, False]
     queue._file(STUDY.cells[1], "attempts").write_text("[1]\n")
-    assert queue.is_doubtful(STUDY.cells[1])
+    assert is_doubtful(queue, STUDY.cells[1])
 
 
 def test_many_takers_at_once_never_share_a_cell(tmp_path):
