@@ -188,7 +188,8 @@ def _show_plan(chosen: Study, workers: int, root: Path, quiet: bool) -> None:
         say(f"{chosen.name}: {runs} of {chosen.budget:,} environment steps")
         for (arm, env), cost in costs.items():
             seeds, each = counted(count, "seed"), duration(cost.seconds)
-            how = f"{cost.together} at a time" if cost.together else f"alone: {cost.why_alone}"
+            alone = f"alone: {cost.why_alone}"
+            how = f"{cost.together} together" if cost.together > 1 else alone
             say(f"  {arm:24} {env:24} {seeds}, about {each} each, {how}")
         say(
             f"estimated cost: {duration(seconds)} with {counted(workers, 'worker')}, "

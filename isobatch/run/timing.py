@@ -88,9 +88,11 @@ class CohortTrial:
 
     def row_seconds(self) -> float:
         """Return the seconds it takes to learn from a row, for each run."""
-        n_envs, n_minibatches = self._pool.n_envs, self._recipe.batch.n_minibatches
+        n_envs = self._pool.n_envs
         runs = [(each.model, each.parameters) for each in self._states]
-        stack = Stack(runs, self._width, -(-n_envs * self._n_steps // n_minibatches))
+        # A short rollout is cut into fewer minibatches, not into smaller ones.
+        rows = min(self._recipe.batch.most_rows, n_envs * self._n_steps)
+        stack = Stack(runs, self._width, rows)
         shares = [self._rollout.share(place, n_envs) for place in range(len(runs))]
         with TemporaryDirectory() as scratch:
             learners = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from isobatch.recipe import Recipe
 from isobatch.run.timing import cohort_trial, trial
 from isobatch.study.design import Cell, Study
-from isobatch.study.together import COHORT, Kinds
+from isobatch.study.together import COHORT, LEAST, Kinds
 
 ROW_BYTES = 900
 """One line of metrics."""
@@ -24,23 +24,25 @@ class Cost:
 
     seconds: float
     bytes: int
-    together: int = 0
-    """How many runs are trained at a time in a cohort; 0: each by itself."""
-    why_alone: str | None = None
+    together: int = 1
+    """How many runs are trained at a time."""
+    why_alone: str = ""
+    """Where it is one."""
 
 
 def estimate(study: Study, workers: int) -> dict[tuple[str, str], Cost]:
     """Return the cost of a run of each (arm, environment), from a few steps of each."""
     kinds, costs = Kinds(study), dict[tuple[str, str], Cost]()
-    share = -(-len(study.cells) // workers)
+    few = f"fewer than {LEAST} alike for each worker"
     for env, arm in itertools.product(study.envs, study.arms):
-        alone, recipe = kinds.why_alone(arm, env), study.recipe(Cell(arm, env, study.seeds[0]))
-        together = 0 if alone else min(COHORT, kinds.count(arm, env), share)
-        costs[arm, env] = replace(run_cost(recipe, study.evaluate, together), why_alone=alone)
+        recipe = study.recipe(Cell(arm, env, study.seeds[0]))
+        together = kinds.at_a_time(arm, env, workers)
+        why = "" if together > 1 else kinds.why_alone(arm, env) or few
+        costs[arm, env] = replace(run_cost(recipe, study.evaluate, together), why_alone=why)
     return costs
 
 
-def run_cost(recipe: Recipe, evaluate: int = 0, together: int = 0) -> Cost:
+def run_cost(recipe: Recipe, evaluate: int = 0, together: int = 1) -> Cost:
     """Time some steps and learning from them, `together` with as many runs, and multiply.
 
     How long an episode is cannot be known before: evaluation, while training and after it, is
@@ -53,7 +55,7 @@ def run_cost(recipe: Recipe, evaluate: int = 0, together: int = 0) -> Cost:
     n_steps, rows = recipe.total_timesteps / recipe.batch.n_envs, recipe.total_timesteps
     is_evaluated = evaluate or recipe.evaluation.eval_marks
     evaluating = 0.1 * (step * n_steps + learn * rows) if is_evaluated else 0.0
-    if together and not images:
+    if together > 1 and not images:
         with cohort_trial(recipe, together, COHORT) as cohort:
             step, learn = cohort.step_seconds(), cohort.row_seconds()
     copies = COPIES + max(0, recipe.machine.keep_policies - 1)

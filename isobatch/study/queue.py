@@ -115,10 +115,13 @@ class Queue:
         """Take the first cell that is free, or whose holder is gone; None where there is none."""
         return next(iter(self.claim_alike(lambda cell: None)), None)
 
-    def claim_alike(self, kind: Kind, most: int = 1, workers: int = 1) -> list[Lease]:
+    def claim_alike(
+        self, kind: Kind, least: int = 1, most: int = 1, workers: int = 1
+    ) -> list[Lease]:
         """Take the first such cell, and others of its kind, `most` in all; none where none is free.
 
-        No more of them than are the share of one of so many `workers`: all are to have some.
+        No more of them than are the share of one of so many `workers`, who are all to have some;
+        and where these are fewer than the `least` that it pays to take, one.
         """
         with self._locked() as now:
             free, running = list[Cell](), 0
@@ -131,7 +134,8 @@ class Queue:
             own = kind(free[0]) if free and most > 1 else None
             alike = iter(free[:1]) if own is None else (each for each in free if kind(each) == own)
             share = -(-(len(free) + running) // workers)
-            return [self._take(cell) for cell in islice(alike, min(most, share))]
+            chosen = list(islice(alike, min(most, share)))
+            return [self._take(cell) for cell in (chosen if len(chosen) >= least else chosen[:1])]
 
     def forget_dead(self) -> None:
         """Free the cells of this machine's dead processes: they were stopped, not lost."""

@@ -23,6 +23,8 @@ from isobatch.text import say
 COHORT = 5
 """Cells at a time, and the width of their stack, however many there are: a result does not depend
 on how many were trained together."""
+LEAST = 3
+"""Cells that it pays to train together: runs that fill up the stack cost as much as any."""
 
 
 class Kinds:
@@ -41,11 +43,12 @@ class Kinds:
             return "cohorts are off"
         return why_alone(self._study.recipe(Cell(arm, env, self._study.seeds[0])))
 
-    def count(self, arm: str, env: str) -> int:
-        """Return how many cells of the study there are of a kind, an arm's in an environment."""
+    def at_a_time(self, arm: str, env: str, workers: int) -> int:
+        """Return how many runs of an arm's kind one of so many workers trains at a time."""
         kind = self._kinds[arm, env]
-        same = 1 if kind is None else sum(each == kind for each in self._kinds.values())
-        return same * len(self._study.seeds)
+        same = sum(each == kind for each in self._kinds.values()) * len(self._study.seeds)
+        count = min(COHORT, same, -(-len(self._study.cells) // workers))
+        return count if kind is not None and count >= LEAST else 1
 
     @cached_property
     def _kinds(self) -> dict[tuple[str, str], Hashable | None]:

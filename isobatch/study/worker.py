@@ -20,7 +20,7 @@ from isobatch.run.store import EVALUATIONS
 from isobatch.study.design import Cell
 from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, LeaseLost, Queue
 from isobatch.study.records import Result, sha256
-from isobatch.study.together import COHORT, Kinds, is_doubtful, job_of, train_together
+from isobatch.study.together import COHORT, LEAST, Kinds, is_doubtful, job_of, train_together
 from isobatch.text import say
 
 WAIT_SECONDS = 1.0
@@ -58,19 +58,19 @@ def _work(queue: Queue, workers: int) -> None:
         return None if is_doubtful(queue, cell) else kinds(cell)
 
     while not queue.is_finished:
-        claims = queue.claim_alike(kind, COHORT, workers)
+        claims = queue.claim_alike(kind, LEAST, COHORT, workers)
         if not claims:
             time.sleep(WAIT_SECONDS)
-        elif not _run_all(claims, together=kind(claims[0].cell) is not None):
+        elif not _run_all(claims):
             return
 
 
-def _run_all(claims: Sequence[Lease], together: bool) -> bool:
-    """Run claimed cells, first together where they can be; return False where asked to stop."""
+def _run_all(claims: Sequence[Lease]) -> bool:
+    """Run claimed cells, several of them together first; return False where asked to stop."""
     with _heartbeat(claims), ExitStack() as held:
         for claim in claims:
             held.callback(_let_go, claim)  # Those that are still held then.
-        ended = train_together(claims) if together else {}
+        ended = train_together(claims) if len(claims) > 1 else {}
         if any(each.run.interrupted for each in ended.values()):
             return False
         for claim in claims:

@@ -202,6 +202,12 @@ def test_few_cells_are_dealt_out_to_all_workers(queue):
     assert taken(queue, most=5, workers=4) == []
 
 
+def test_too_few_to_be_worth_it_are_taken_one_by_one(queue):
+    assert taken(queue, least=3, most=5, workers=3) == [("a", 1)]
+    assert taken(queue, least=3, most=5, workers=1) == [("b", 1), ("b", 2), ("b", 3)]
+    assert taken(queue, least=3, most=5, workers=1) == [("a", 2)]
+
+
 def test_what_others_work_on_already_is_part_of_their_share(tmp_path):
     queue = Queue.create(tmp_path / "study", with_seeds(STUDY, 5))
     assert len(taken(queue, most=5, workers=2)) == 5

@@ -8,10 +8,17 @@ import threading
 import time
 
 import pytest
+import torch
 from chaos import check
 
 import isobatch
-from isobatch.run.store import CLOCK_COLUMNS, RunDirectory, read_evaluations, read_metrics
+from isobatch.run.store import (
+    CLOCK_COLUMNS,
+    RunDirectory,
+    read_evaluations,
+    read_metrics,
+    read_policy,
+)
 from isobatch.study.design import Cell, from_toml
 from isobatch.study.queue import Queue
 from isobatch.study.together import COHORT, Kinds
@@ -21,7 +28,7 @@ TOML = """
 [study]
 envs = ["CartPole-v1"]
 budget = 640
-seeds = 3
+seeds = 5
 evaluate = 2
 [base]
 eval_marks = 2
@@ -44,6 +51,11 @@ def queue_of(root, toml=TOML):
     return Queue.create(root, from_toml(toml, "small"))
 
 
+def weights(path):
+    tensors, _ = read_policy(path)
+    return torch.cat([tensors[name].double().flatten() for name in sorted(tensors)])
+
+
 def widths(queue, cell):
     """Return the widths of the stacks that a run was trained in, one a sitting; none alone."""
     rows = read_metrics(queue.run_path(cell))
@@ -52,11 +64,11 @@ def widths(queue, cell):
 
 def test_cells_trained_together_begin_as_cells_trained_alone(tmp_path):
     together = queue_of(tmp_path / "together")
-    alone = queue_of(tmp_path / "alone", TOML.replace("seeds = 3", "seeds = 3\ncohorts = false"))
+    alone = queue_of(tmp_path / "alone", TOML.replace("seeds = 5", "seeds = 5\ncohorts = false"))
     for queue in (together, alone):
         work(queue.root)
         assert set(queue.states().values()) == {"done"}
-        assert check(queue.root) == 6
+        assert check(queue.root) == 10
     for cell in together.study.cells:
         assert (widths(together, cell), widths(alone, cell)) == ([COHORT], [])
         mine, its = (read_metrics(queue.run_path(cell)) for queue in (together, alone))
@@ -70,13 +82,15 @@ def test_cells_trained_together_begin_as_cells_trained_alone(tmp_path):
 
 
 def test_a_result_does_not_depend_on_how_many_cells_were_claimed(tmp_path):
-    scores = []
-    for name, workers in (("one", 1), ("many", 6)):
-        queue = queue_of(tmp_path / name)
-        work(queue.root, workers)
-        scores.append([queue.result(cell).score for cell in queue.study.cells])
-        assert {tuple(widths(queue, cell)) for cell in queue.study.cells} == {(COHORT,)}
-    assert scores[0] == scores[1]
+    found = []
+    for name, seeds in (("three", 3), ("five", 5)):
+        one_arm = TOML.replace("seeds = 5", f"seeds = {seeds}").replace("quick =", "# quick =")
+        queue = queue_of(tmp_path / name, one_arm)
+        work(queue.root)
+        cells = queue.study.cells[:3]
+        assert [widths(queue, cell) for cell in cells] == [[COHORT]] * 3
+        found.append([weights(queue.run_path(cell)) for cell in cells])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 def test_a_cell_that_diverges_fails_alone_and_is_not_trained_again(tmp_path):
@@ -85,8 +99,8 @@ def test_a_cell_that_diverges_fails_alone_and_is_not_trained_again(tmp_path):
     assert len({kinds(cell) for cell in queue.study.cells}) == 1
     work(queue.root)
     states = queue.states()
-    assert [states[cell] for cell in queue.study.cells] == ["done", "failed"] * 3
-    for seed in (1, 2, 3):
+    assert [states[cell] for cell in queue.study.cells] == ["done", "failed"] * 5
+    for seed in queue.study.seeds:
         cell = Cell("quick", ENV, seed)
         assert "diverged" in queue.failure(cell)
         assert [each["kind"] for each in queue.attempts(cell)] == ["failed"]
@@ -123,7 +137,7 @@ def test_damaged_and_foreign_runs_do_not_keep_the_others_from_training_together(
     other = queue.study.recipe(foreign).replace(ent_coef=0.5)
     isobatch.train(recipe=other, out=queue.run_path(foreign), quiet=True)
     work(queue.root)
-    assert check(queue.root) == 6
+    assert check(queue.root) == 10
     for cell in (damaged, foreign):
         assert [each["kind"] for each in queue.attempts(cell)] == ["error"]
     assert len(list((queue.root / "set-aside").iterdir())) == 2
@@ -139,12 +153,12 @@ def test_a_run_in_use_is_left_and_finished_later(tmp_path):
     timer.start()
     work(queue.root)
     timer.join()
-    assert check(queue.root) == 6
+    assert check(queue.root) == 10
     assert queue.attempts(used) == []
-    assert all(widths(queue, cell) == [COHORT] for cell in others)
+    assert [widths(queue, cell) for cell in others[:8]] == [[COHORT]] * 8
 
 
-LONG = TOML.replace("budget = 640", "budget = 6_000").replace("eval_marks = 2", "eval_marks = 1")
+LONG = TOML.replace("budget = 640", "budget = 6_000").replace("seeds = 5", "seeds = 3")
 
 
 def started(queue):
