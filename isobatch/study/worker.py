@@ -71,13 +71,16 @@ def _run_all(claims: Sequence[Lease]) -> bool:
         for claim in claims:
             held.callback(_let_go, claim)  # Those that are still held then.
         ended = train_together(claims) if len(claims) > 1 else {}
-        if any(each.run.interrupted for each in ended.values()):
-            return False
+        left = list(claims)
         for claim in claims:
             error = ended[claim.cell].error if claim.cell in ended else None
-            if run(claim, error if isinstance(error, Diverged) else None) == "stopped":
-                return False
-    return True
+            if isinstance(error, Diverged):  # Not to be tried again.
+                left.remove(claim)
+                with suppress(LeaseLost):
+                    claim.fail(one_line(error))
+        if any(each.run.interrupted for each in ended.values()):
+            return False
+        return all(run(claim) != "stopped" for claim in left)
 
 
 def _let_go(claim: Lease) -> None:
@@ -85,21 +88,19 @@ def _let_go(claim: Lease) -> None:
         claim.release()
 
 
-def run(claim: Lease, diverged: Diverged | None = None) -> str:
+def run(claim: Lease) -> str:
     """Train a claimed cell; return done, failed, error, lost or stopped (it was asked to).
 
-    What was trained already is only evaluated, and what diverged is not tried again.
+    One that was trained already is only evaluated.
     """
     try:
-        return _run(claim, diverged)
+        return _run(claim)
     except LeaseLost:
         return "lost"  # Another worker has it; what is on disk is that one's.
 
 
-def _run(claim: Lease, diverged: Diverged | None) -> str:
+def _run(claim: Lease) -> str:
     try:
-        if diverged is not None:
-            raise diverged
         result = _train(claim)
         if result is not None:
             claim.finish(result)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import gymnasium
 import pytest
 import torch
 from chaos import check
@@ -156,6 +157,24 @@ def test_a_run_in_use_is_left_and_finished_later(tmp_path):
     assert check(queue.root) == 10
     assert queue.attempts(used) == []
     assert [widths(queue, cell) for cell in others[:8]] == [[COHORT]] * 8
+
+
+def test_environments_that_fail_together_are_tried_alone(tmp_path):
+    """One of the pool's fails once, and with it the pool; no run is the worse for it."""
+    once = tmp_path / "failed"
+    gymnasium.register("FailsOnce-v0", "failing_envs:Failing", kwargs={"once": once})
+    try:
+        toml = TOML.replace(ENV, "gymnasium:FailsOnce-v0").replace("quick =", "# quick =")
+        queue = queue_of(tmp_path / "study", toml)
+        work(queue.root)
+        assert check(queue.root) == 5
+    finally:
+        del gymnasium.registry["FailsOnce-v0"]
+    assert once.exists()
+    for cell in queue.study.cells:
+        assert queue.attempts(cell) == []
+        rows = read_metrics(queue.run_path(cell))
+        assert [row["iterations"] for row in rows if row.get("resumed")] == [2]
 
 
 LONG = TOML.replace("budget = 640", "budget = 6_000").replace("seeds = 5", "seeds = 3")
