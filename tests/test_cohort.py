@@ -15,11 +15,12 @@ from isobatch import UserError
 from isobatch.algos import learner_class
 from isobatch.algos.learner import awaits
 from isobatch.algos.ppo import Ppo
+from isobatch.errors import DamagedFile, InUse
 from isobatch.presets import preset
 from isobatch.run.cohort import alike, why_alone
 from isobatch.run.examine import examine
 from isobatch.run.seeds import begun_in, seed_paths, train_seeds
-from isobatch.run.store import read_metrics, read_policy
+from isobatch.run.store import RunDirectory, read_metrics, read_policy
 from isobatch.run.training import Run
 from isobatch.update.partition import minibatches
 
@@ -41,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "by envs": {"minibatches_by": "envs"},
     "evaluated": {"eval_marks": 4, "eval_episodes": 2},
 }
-FREE = ("seconds", "steps_per_second", "time", "resumed")
+FREE = ("seconds", "steps_per_second", "time", "resumed", "cohort_width")
 
 
 def recipe_of(case="ppo", **settings):
@@ -60,7 +61,7 @@ def weights(path):
 
 
 def close(row, other):
-    assert row.keys() == other.keys()
+    assert row.keys() - set(FREE) == other.keys() - set(FREE)
     for name in row.keys() - set(FREE):
         wanted = other[name]
         if isinstance(wanted, float):
@@ -89,12 +90,65 @@ def test_each_run_begins_as_it_would_alone(tmp_path, case):
             ]
 
 
-def test_a_run_does_not_depend_on_its_companions(tmp_path):
-    recipe = recipe_of(n_minibatches=3)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_minibatches": 3},
+        {"stagger": True},
+        {"stagger": True, "env": "Pendulum-v1"},
+        {"stagger": True, "env": "gymnasium:CartPole-v1"},
+    ],
+)
+def test_a_run_does_not_depend_on_its_companions(tmp_path, settings):
+    recipe = recipe_of(**settings)
     many = together(tmp_path / "many", recipe, 3)
     (jobs,) = [seed_paths(recipe, 2, tmp_path / "few")[1:]]
     (one,) = train_seeds(jobs, width=3, quiet=True)
+    assert one.failure is None
+    assert [row.get("cohort_width") for row in one.run.metrics[:2]] == [3, None]
     assert torch.equal(weights(one.run.path), weights(many[1].run.path))
+    counts = [each.run.metrics[0].get("warmup_steps") for each in (one, many[1])]
+    assert counts[0] == counts[1]
+    assert (counts[0] is not None) == ("stagger" in settings)
+
+
+def test_warm_up_steps_are_counted_as_alone(tmp_path):
+    """Of Pendulum, whose episodes are all of 200 steps, they are as many, to a few resets."""
+    recipe = recipe_of("pendulum", stagger=True)
+    alone = isobatch.train(recipe=recipe, out=tmp_path / "alone", quiet=True)
+    wanted = alone.metrics[0]["warmup_steps"]
+    for outcome in together(tmp_path, recipe):
+        rows = outcome.run.metrics
+        assert rows[0]["warmup_steps"] == pytest.approx(wanted, abs=4 * recipe.batch.n_envs)
+        assert all("warmup_steps" not in row for row in rows[1:])
+        assert rows[0]["env_steps"] == rows[0]["rows"]
+
+
+def test_warm_up_steps_may_be_part_of_the_budget(tmp_path):
+    recipe = recipe_of(stagger=True, count_warmup=True, total_timesteps=3000)
+    for outcome in together(tmp_path, recipe, 2):
+        first = outcome.run.metrics[0]
+        assert first["env_steps"] == first["warmup_steps"] + first["rows"]
+    refused = together(tmp_path / "refused", recipe.replace(total_timesteps=130), 2)
+    assert ["more than the budget" in (each.failure or "") for each in refused] == [True, True]
+    assert not list((tmp_path / "refused").glob("seed-*"))
+
+
+def test_a_resumed_member_is_staggered_again(tmp_path):
+    recipe = recipe_of(stagger=True)
+    jobs = seed_paths(recipe, 2, tmp_path)
+    own, path = jobs[0]
+    isobatch.train(recipe=own, out=path, quiet=True, on_iteration=lambda row: row["iterations"] < 3)
+    begun, new = train_seeds(jobs, quiet=True)
+    assert [row["iterations"] for row in begun.run.metrics if "warmup_steps" in row] == [1, 4]
+    assert [row["iterations"] for row in new.run.metrics if "warmup_steps" in row] == [1]
+
+
+def test_vectors_that_cannot_be_staggered_are_refused(tmp_path):
+    recipe = recipe_of(env="tensor:CartPole-v1", stagger=True)
+    found = together(tmp_path, recipe, 2)
+    assert ["a TensorEnv cannot" in (each.failure or "") for each in found] == [True, True]
+    assert not list(tmp_path.glob("seed-*"))
 
 
 def test_numbers_may_differ_between_runs(tmp_path):
@@ -159,13 +213,28 @@ def test_a_stopped_cohort_goes_on(tmp_path):
         assert all(each.is_whole for each in examine(outcome.run.path))
 
 
+def test_a_run_that_cannot_be_gone_on_with_leaves_the_others(tmp_path):
+    jobs = seed_paths(recipe_of(), 3, tmp_path)
+    for own, path in jobs[:2]:
+        isobatch.train(recipe=own, out=path, quiet=True, on_iteration=lambda row: False)
+    for file in (jobs[0][1] / "checkpoints").iterdir():
+        file.write_bytes(b"?")
+    held = RunDirectory.open(jobs[1][1])
+    found = train_seeds(jobs, quiet=True)
+    held.release()
+    assert isinstance(found[0].error, DamagedFile)
+    assert isinstance(found[1].error, InUse)
+    assert found[2].failure is None
+    assert [each.run.path for each in found] == [path for _, path in jobs]
+    assert all(path.exists() for _, path in jobs)
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
         ({"algo": "ppg", "n_policy_iterations": 2}, "ppg is trained alone"),
         ({"batch_schedule": "0:4x16, 200:8x8"}, "its batch changes"),
         ({"exact_resume": True}, "exact_resume"),
-        ({"stagger": True}, "stagger"),
         ({"objective": "own"}, "objective is your own"),
     ],
 )

@@ -6,10 +6,15 @@ import torch
 
 import isobatch
 from isobatch import UserError
+from isobatch.experience import Several
+from isobatch.experience.stagger import stagger_together
 from isobatch.presets import preset
-from isobatch.run.environments import Environments
+from isobatch.run.cohort import Pool
+from isobatch.run.environments import Environments, warm_up_actor
 from isobatch.run.store import CLOCK_COLUMNS, read_evaluations
 from isobatch.run.training import _begin
+from isobatch.state import TrainState
+from isobatch.turns import at_once
 
 ENVS = 16
 
@@ -20,9 +25,9 @@ def first_ends(env, stagger, steps=200):
     environments = Environments(recipe, None, torch.device("cpu"))
     state = _begin(environments, None)
     try:
-        taken = environments.warm_up(state)
+        taken = at_once(environments.warm_up(state))
         assert (taken > 0) == stagger
-        assert environments.warm_up(state) == 0  # Once for the same environments.
+        assert at_once(environments.warm_up(state)) == 0  # Once for the same environments.
         rollout = environments.collect(state)
         state.episodes.update(rollout)
         assert bool(rollout.over.any(0).all())
@@ -41,6 +46,29 @@ def test_environments_of_equal_episodes_are_out_of_step(env):
     assert max(ends) - min(ends) > 100
     # Episodes whose beginning did not count have no score.
     assert episodes.finished == 0
+
+
+@pytest.mark.parametrize("env", ["Pendulum-v1", "gymnasium:Pendulum-v1"])
+def test_the_environments_of_several_policies_are_each_out_of_step(env):
+    """Of a length that all episodes have, ends are then spread evenly over an episode."""
+    n_envs = 64
+    recipes = [preset(env, n_envs=n_envs, stagger=True, seed=seed) for seed in (1, 2)]
+    pool = Pool(recipes, [0, 0], torch.device("cpu"))
+    layouts = pool.env.observation_layout, pool.env.action_layout
+    states = [TrainState.begin(each, *layouts, torch.device("cpu")) for each in recipes]
+    try:
+        actors = [warm_up_actor(each, n_envs) for each in states]
+        taken = stagger_together(pool.collector, actors)
+        rollout = pool.collector.collect(Several([each.actor for each in states]), 201)
+    finally:
+        pool.env.close()
+    ends = rollout.over.int().argmax(0).view(2, n_envs)
+    assert not torch.equal(*ends)
+    for own, steps in zip(ends, taken, strict=True):
+        assert steps == pytest.approx((256 + 200) * n_envs, rel=0.02)
+        assert len(set(own.tolist())) > n_envs / 2
+        quarters = torch.histc(own.float(), 4, 0, 200)
+        assert quarters.min() >= 6  # Of 16 expected.
 
 
 def test_only_whole_episodes_are_scored(tmp_path):

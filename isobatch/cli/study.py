@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ def study(arguments: list[str]) -> int:
         "--workers",
         type=whole_between(1, MOST_WORKERS),
         metavar="N",
-        help="parallel runs (default: one per core)",
+        help="parallel processes (default: one per core)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="study directory (default: studies/NAME)"
@@ -66,6 +67,9 @@ def study(arguments: list[str]) -> int:
         "--env", action="append", default=[], metavar="MODULE:ID",
         help="allow importing a module that an environment of the study names",
     )  # fmt: skip
+    parser.add_argument(
+        "--no-cohorts", action="store_true", help="train each run by itself, none together"
+    )
     parser.add_argument("--quiet", action="store_true", help="print only the verdicts")
     parsed = parser.parse_args(arguments)
     if parsed.list:
@@ -85,6 +89,8 @@ def _conduct(parsed: Any) -> int:
     chosen = load(parsed.source, parsed.scale)
     if parsed.seeds is not None:
         chosen = with_seeds(chosen, parsed.seeds)
+    if parsed.no_cohorts:
+        chosen = replace(chosen, cohorts=False)
     chosen.check(tuple(parsed.env))
     workers = parsed.workers if parsed.workers is not None else _cores()
     root = parsed.out or Path("studies") / chosen.name
@@ -173,7 +179,7 @@ def _list() -> int:
 def _show_plan(chosen: Study, workers: int, root: Path, quiet: bool) -> None:
     from isobatch.study.plan import estimate
 
-    costs = estimate(chosen)
+    costs = estimate(chosen, workers)
     count = len(chosen.seeds)
     seconds = sum(cost.seconds for cost in costs.values()) * count / workers
     needed = sum(cost.bytes for cost in costs.values()) * count
@@ -182,9 +188,11 @@ def _show_plan(chosen: Study, workers: int, root: Path, quiet: bool) -> None:
         say(f"{chosen.name}: {runs} of {chosen.budget:,} environment steps")
         for (arm, env), cost in costs.items():
             seeds, each = counted(count, "seed"), duration(cost.seconds)
-            say(f"  {arm:24} {env:24} {seeds}, about {each} each")
+            alone = f"alone: {cost.why_alone}"
+            how = f"{cost.together} together" if cost.together > 1 else alone
+            say(f"  {arm:24} {env:24} {seeds}, about {each} each, {how}")
         say(
-            f"estimated cost: {duration(seconds)} with {counted(workers, 'parallel run')}, "
+            f"estimated cost: {duration(seconds)} with {counted(workers, 'worker')}, "
             f"{size(needed)} in {root} (from a few timed steps of every arm on this machine)"
         )
     free = shutil.disk_usage(_existing(root)).free

@@ -127,7 +127,8 @@ class GymEnv:
             )
         resets = which.numpy()
         try:
-            self._vector.reset(options={"reset_mask": resets})
+            if resets.any():
+                self._vector.reset(options={"reset_mask": resets})
         except Exception as error:
             raise self._failed(error) from _origin(error)
         self._done &= ~resets

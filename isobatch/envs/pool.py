@@ -138,7 +138,8 @@ class PoolEnv:
     def restart(self, which: Tensor, actions: Tensor) -> Step:
         """Begin a new episode in some environments, `which` [N] bool, then step all.
 
-        EnvPool waits for all of them, so the others take a step of their own meanwhile. It then
+        EnvPool waits for all of them, so the others, all where none begins, take a step of their
+        own meanwhile. It then
         mixes up the rows it gives back; the step after that is in order again, and its elapsed
         steps say which of them are resets.
         """
@@ -148,7 +149,8 @@ class PoolEnv:
         others = self._ids[~resets]
         if len(others):
             self._pool._send([others, others, np.ascontiguousarray(native[~resets])])
-        self._pool._reset(self._ids[resets])
+        if resets.any():
+            self._pool._reset(self._ids[resets])
         self._pool._recv()
         step = self.step(actions)
         return step._replace(valid=torch.from_numpy(self._elapsed != 0))

@@ -19,13 +19,15 @@ import torch
 from torch import Tensor
 
 from isobatch import algos, envs, machine
-from isobatch.algos.learner import awaits
+from isobatch.algos.learner import Awaits, awaits
 from isobatch.algos.stepping import pays_to_compile
 from isobatch.envs.seeds import env_seeds
 from isobatch.errors import UserError
 from isobatch.experience import Collector, Rollout, Several
+from isobatch.experience.stagger import stagger_together
 from isobatch.objectives import BUILT_IN
 from isobatch.recipe import Recipe
+from isobatch.run.environments import warm_up_actor
 from isobatch.run.interrupt import Abandoned, stop_requests
 from isobatch.run.loop import training
 from isobatch.run.memory import refuse_too_large
@@ -33,7 +35,7 @@ from isobatch.run.sinks import Sink
 from isobatch.run.store import RunDirectory
 from isobatch.state import TrainState
 from isobatch.turns import Asked
-from isobatch.update import Joinable, Stepper, chunk_rows
+from isobatch.update import Joinable, Stepper, chunk_rows, worth_compiling
 from isobatch.update.stacked import COEFFICIENTS, Stack, Wanted
 
 NUMBERS = (
@@ -43,6 +45,9 @@ NUMBERS = (
     "epsilon_end", "epsilon_fraction",
 )  # fmt: skip
 """What may differ between the runs of a cohort."""
+COMPILED_AS = 5
+"""Runs whose gradient steps are taken to repay compiling, however many there are: whether a run's
+update is compiled must not depend on its companions."""
 UNIMPORTANT = ("keep_policies", "checkpoint_seconds", "eval_marks", "eval_episodes")
 """What may differ too, since it changes nothing that is learned."""
 
@@ -57,8 +62,6 @@ def why_alone(recipe: Recipe) -> str | None:
         return "its batch changes while it trains"
     if recipe.machine.exact_resume:
         return "exact_resume keeps the actions of a single run"
-    if recipe.environment.stagger:
-        return "stagger steps its environments by themselves first"
     if recipe.environment.remake_steps:
         return "its environments are re-made while it trains"
     if recipe.environment.vectorization == "supervised":
@@ -76,26 +79,22 @@ def has_large_networks(recipe: Recipe) -> bool:
 def alike(recipe: Recipe) -> tuple[Any, ...]:
     """Return what runs of one cohort must have in common."""
     free = {*NUMBERS, *UNIMPORTANT}
-    return tuple(value for name, value in sorted(recipe.values.items()) if name not in free)
+    same = tuple(value for name, value in sorted(recipe.values.items()) if name not in free)
+    return (*same, worth_compiling(recipe.batch, recipe.total_timesteps, COMPILED_AS))
 
 
 @dataclass
-class Member:
-    """A run of the cohort."""
+class Asking:
+    """Something that is under way and asks, at times, for what others compute."""
 
-    state: TrainState
-    directory: RunDirectory
-    sinks: Iterable[Sink]
-    made: int
-    """Environments that it made before: those of the cohort come next."""
-    stopped: bool = False
+    stopped: bool = field(default=False, init=False)
     """Whether it was stopped before its budget was spent."""
-    failure: UserError | None = None
+    failure: UserError | None = field(default=None, init=False)
     """What ended it, where it did not end well."""
-    wants: Asked[Any] | None = field(default=None, repr=False)
+    wants: Asked[Any] | None = field(default=None, init=False, repr=False)
 
-    def begin(self, course: Coroutine[Any, Any, bool]) -> None:
-        """Train until it asks for something."""
+    def begin(self, course: Coroutine[Any, Any, Any]) -> None:
+        """Go on until it asks for something."""
         self._course = course
         self.go_on(lambda: course.send(None))
 
@@ -115,14 +114,29 @@ class Member:
             self._course.close()
 
     def go_on(self, step: Callable[[], Asked[Any]]) -> None:
-        """Train until it asks again, ends, or fails."""
+        """Go on until it asks again, ends, or fails."""
         self.wants = None
         try:
             self.wants = step()
         except StopIteration as end:
-            self.stopped = end.value
+            self.stopped = end.value is True
         except UserError as error:
             self.failure = error
+
+
+@dataclass
+class Member(Asking):
+    """A run of the cohort."""
+
+    state: TrainState
+    directory: RunDirectory
+    sinks: Iterable[Sink]
+    made: int
+    """Environments that it made before: those of the cohort come next."""
+
+
+class WarmUpAsked(Asked[int]):
+    """A member wants its environments spread over their episodes, and the steps that took."""
 
 
 class RolloutAsked(Asked[Rollout]):
@@ -136,7 +150,8 @@ class GradientAsked(Asked[dict[str, Tensor]]):
         self.wanted = wanted
 
 
-async def _gradient(stepper: Stepper, rows: Tensor, gather: Joinable) -> dict[str, Tensor]:
+async def stacked_gradient(stepper: Stepper, rows: Tensor, gather: Joinable) -> dict[str, Tensor]:
+    """Ask for a gradient that is computed with the others'."""
     return await GradientAsked(Wanted(stepper, rows, gather))
 
 
@@ -159,21 +174,33 @@ class Pool:
         self.chunk_size = chunk_rows(self.env.observation_layout.image, chosen)
         self._collector: Collector | None = None
 
-    def collect(self, members: Sequence[Member]) -> Rollout:
-        """Collect a rollout of all; those of members that are done are nobody's."""
+    @property
+    def collector(self) -> Collector:
+        """What steps the environments."""
         if self._collector is None:
             self._collector = Collector(self.env, self.device, self.chunk_size)
+        return self._collector
+
+    def collect(self, members: Sequence[Member]) -> Rollout:
+        """Collect a rollout of all; those of members that are done are nobody's."""
         actor = Several([each.state.actor for each in members])
-        return self._collector.collect(actor, members[0].state.recipe.batch.n_steps)
+        return self.collector.collect(actor, members[0].state.recipe.batch.n_steps)
+
+    def warm_up(self, members: Sequence[Member]) -> list[int]:
+        """Spread the environments of all over their episodes; return the steps of each."""
+        actors = [warm_up_actor(each.state, each.made + self.n_envs) for each in members]
+        return stagger_together(self.collector, actors)
 
 
 class Seat:
     """A member's share of the pool, to it its environments."""
 
-    def __init__(self, pool: Pool, made: int) -> None:
+    def __init__(self, pool: Pool, made: int, width: int) -> None:
         self.make_env: envs.MakeEnv | None = None
         self.env, self.chunk_size = pool.env, pool.chunk_size
         self.made = made + pool.n_envs
+        self._is_new = True
+        self._events = {"cohort_width": width}
 
     async def rollout(self, state: TrainState) -> Rollout:
         """Ask for the next rollout; the budget's last is cut so that it is never overrun."""
@@ -189,13 +216,22 @@ class Seat:
         """Stay: batches that change are trained alone."""
         return {}
 
-    def warm_up(self, state: TrainState) -> int:
-        """Begin at once."""
-        return 0
+    async def warm_up(self, state: TrainState) -> int:
+        """Ask for it once, where it is wanted."""
+        if not self._is_new or not state.recipe.environment.stagger:
+            return 0
+        self._is_new = False
+        taken = await WarmUpAsked()
+        state.episodes.restart(state.recipe.batch.n_envs, under_way=True)
+        return taken
 
     def take_events(self, note: Callable[[str], None]) -> dict[str, Any]:
-        """Report none: the pool fails as a whole, and stays as it was made."""
-        return {}
+        """Report none: the pool fails as a whole, and stays as it was made.
+
+        But its first row says how wide the stack is, which its last bits depend on.
+        """
+        events, self._events = self._events, {}
+        return events
 
     def close(self) -> None:
         """Leave that to the pool's owner."""
@@ -209,14 +245,14 @@ def train_cohort(members: Sequence[Member], pool: Pool, width: int) -> None:
     recipe = members[0].state.recipe
     machine.keep_freed_memory()
     runs = [(each.state.model, each.state.parameters) for each in members]
-    compiled = pays_to_compile(members[0].state, width)
+    compiled = pays_to_compile(members[0].state, COMPILED_AS)
     stack = Stack(runs, width, recipe.batch.most_rows, compiled)
     with machine.torch_threads(recipe.machine.threads, images=False), stop_requests() as stop:
         try:
             for each in members:
-                seat = Seat(pool, each.made)
+                seat = Seat(pool, each.made, width)
                 course = training(
-                    each.state, seat, each.directory, each.sinks, stop, gradient=_gradient
+                    each.state, seat, each.directory, each.sinks, stop, gradient=stacked_gradient
                 )
                 each.begin(course)
             _conduct(members, pool, stack)
@@ -235,17 +271,41 @@ def _conduct(members: Sequence[Member], pool: Pool, stack: Stack) -> None:
 
 
 def _answer(members: Sequence[Member], pool: Pool, stack: Stack) -> None:
-    """Give members what they wait for: gradients first, and a rollout once all wait for it."""
-    asking = {
+    """Give members what they wait for: gradients first, and a rollout once all wait for it.
+
+    Where they warm up they all do so first of all.
+    """
+    if _give_gradients(members, stack):
+        return
+    if any(isinstance(each.wants, WarmUpAsked) for each in members):
+        answers: list[Any] = pool.warm_up(members)
+    else:
+        rollout = pool.collect(members)
+        answers = [rollout.share(place, pool.n_envs) for place in range(len(members))]
+    for each, what in zip(members, answers, strict=True):
+        if each.wants is not None:
+            each.answer(what)
+
+
+def _give_gradients(asking: Sequence[Asking], stack: Stack) -> bool:
+    """Give those the gradients that wait for them; return whether there was anyone."""
+    wanted = {
         place: each.wants.wanted
-        for place, each in enumerate(members)
+        for place, each in enumerate(asking)
         if isinstance(each.wants, GradientAsked)
     }
-    if asking:
-        for place, statistics in stack(asking).items():
-            members[place].answer(statistics)
-        return
-    rollout = pool.collect(members)
-    for place, each in enumerate(members):
-        if each.wants is not None:
-            each.answer(rollout.share(place, pool.n_envs))
+    for place, statistics in stack(wanted).items() if wanted else ():
+        asking[place].answer(statistics)
+    return bool(wanted)
+
+
+def learn_together(learners: Sequence[Awaits], rollouts: Sequence[Rollout], stack: Stack) -> None:
+    """Let each learn from a rollout of its own, and compute their gradients together."""
+    asking = [Asking() for _ in learners]
+    for each, learner, rollout in zip(asking, learners, rollouts, strict=True):
+        each.begin(learner.learning(rollout))
+    while _give_gradients(asking, stack):
+        pass
+    for each in asking:
+        if each.failure is not None:
+            raise each.failure

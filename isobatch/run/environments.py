@@ -48,7 +48,7 @@ class Place(Protocol):
         """Follow the schedule, or what was measured; say what moved, or why nothing could."""
         ...
 
-    def warm_up(self, state: TrainState) -> int:
+    async def warm_up(self, state: TrainState) -> int:
         """Spread new environments over their episodes where asked; return the steps it took."""
         ...
 
@@ -63,6 +63,13 @@ class Place(Protocol):
     def close(self) -> None:
         """Close them, once."""
         ...
+
+
+def warm_up_actor(state: TrainState, made: int) -> Single:
+    """Return who acts before training begins, with random numbers that `made` environments have."""
+    device = state.action_generator.device
+    generator = mixed_generator(state.recipe.seed, made, device=device)
+    return Single(state.model, state.observation_normalizer, generator)
 
 
 class Environments:
@@ -155,13 +162,12 @@ class Environments:
         state.move(after)
         return {"reshaped": _difference(before, after), **said}
 
-    def warm_up(self, state: TrainState) -> int:
+    async def warm_up(self, state: TrainState) -> int:
         """Spread new environments over their episodes where asked; return the steps it took."""
         if self._collector is not None or not state.recipe.environment.stagger:
             return 0
-        generator = mixed_generator(state.recipe.seed, self.made, device=self.device)
-        actor = Single(state.model, state.observation_normalizer, generator)
-        taken = stagger(self.collector, actor, generator)
+        actor = warm_up_actor(state, self.made)
+        taken = stagger(self.collector, actor, actor.generator)
         state.episodes.restart(state.recipe.batch.n_envs, under_way=True)
         return taken
 

@@ -148,7 +148,7 @@ async def _iterate(
             moved = environments.move(state)
         before = time.perf_counter()
         with clock.section("warm_up"):
-            warmup = environments.warm_up(state)
+            warmup = await environments.warm_up(state)
         if warmup:
             moved["warmup_steps"] = warmup
             count_warmup(state, environments, marks, warmup)

@@ -49,7 +49,13 @@ class Outcome(NamedTuple):
     """How the run of one seed ended."""
 
     run: Run
-    failure: str | None = None
+    error: UserError | None = None
+    """What ended it, where it did not end well."""
+
+    @property
+    def failure(self) -> str | None:
+        """That in a line."""
+        return None if self.error is None else one_line(self.error)
 
 
 def seed_paths(recipe: Recipe, count: int, out: str | Path | None) -> list[tuple[Recipe, Path]]:
@@ -154,57 +160,48 @@ def _train_alone(recipe: Recipe, path: Path) -> Outcome:
             return Outcome(resume(path, env=recipe.env, quiet=True))
         return Outcome(train(recipe=recipe, out=path, quiet=True))
     except UserError as error:
-        return Outcome(Run(path), one_line(error))
+        return Outcome(Run(path), error)
 
 
 def _train_cohort(
     jobs: Sequence[tuple[Recipe, Path]], width: int, quiet: bool
 ) -> list[Outcome] | None:
-    """Train them as a cohort; None where the observations turn out to be images."""
-    device = choose_device(jobs[0][0].machine.device)
+    """Train them as a cohort; None where the observations turn out to be images.
+
+    A run that was begun and cannot be gone on with does not keep the others from it.
+    """
     with ExitStack() as held:
-        begun = [_open(recipe, path, held) for recipe, path in jobs]
-        checkpoints = [None if each is None else each.last_checkpoint() for each in begun]
-        made = [
-            0 if each is None else each.numbers["counters"]["environments"] for each in checkpoints
-        ]
-        recipes = [recipe for recipe, _ in jobs]
-        pool = Pool(recipes, made, device)
-        held.callback(pool.env.close)
-        if pool.env.observation_layout.image is not None:
+        opened, refused = list[Opened](), dict[Path, Outcome]()
+        for recipe, path in jobs:
+            try:
+                opened.append(_open(recipe, path, held))
+            except UserError as error:
+                refused[path] = Outcome(Run(path), error)
+        found = _train_opened(opened, width, quiet, held) if opened else {}
+        if found is None:
             return None
-        lines = Lines(recipes)
-        members = []
-        for (recipe, path), directory, checkpoint, before in zip(
-            jobs, begun, checkpoints, made, strict=True
-        ):
-            layouts = pool.env.observation_layout, pool.env.action_layout
-            state = TrainState.begin(recipe, *layouts, device)
-            if directory is None:
-                directory = store.RunDirectory.create(path, recipe)
-                held.callback(directory.release)
-            else:
-                restore(state, directory, recipe, checkpoint)
-            sinks = () if quiet else (lines.of(recipe.seed),)
-            members.append(Member(state, directory, sinks, before))
-        train_cohort(members, pool, width)
-        for each in members:
-            unusable = each.failure is not None and not isinstance(each.failure, Diverged)
-            if unusable and not each.directory.metrics():
-                each.directory.discard()  # The environments' very first rollout failed.
-        return [
-            Outcome(
-                Run(each.directory.path, interrupted=each.stopped),
-                None if each.failure is None else one_line(each.failure),
-            )
-            for each in members
-        ]
+        return [(refused | found)[path] for _, path in jobs]
 
 
-def _open(recipe: Recipe, path: Path, held: ExitStack) -> store.RunDirectory | None:
-    """Open a run that has begun, None where it has not."""
+class Opened(NamedTuple):
+    """A run that is to be trained, with what it goes on from where it was begun."""
+
+    recipe: Recipe
+    path: Path
+    directory: store.RunDirectory | None = None
+    checkpoint: store.Checkpoint | None = None
+
+    @property
+    def made(self) -> int:
+        """Environments that it has had."""
+        return self.checkpoint.numbers["counters"]["environments"] if self.checkpoint else 0
+
+
+def _open(recipe: Recipe, path: Path, held: ExitStack) -> Opened:
+    """Open a run that has begun; of one that has not see that it can."""
     if not (path / "recipe.toml").exists():
-        return None
+        store.refuse_taken(path)
+        return Opened(recipe, path)
     directory = store.RunDirectory.open(path)
     held.callback(directory.release)
     require_trusted(directory.recipe.env, recipe.env)
@@ -213,7 +210,38 @@ def _open(recipe: Recipe, path: Path, held: ExitStack) -> store.RunDirectory | N
         with understanding(f"{path}: the checkpoint"):
             check_version(path, checkpoint.numbers)
             refuse_other_budget(path, recipe, checkpoint.numbers)
-    return directory
+    return Opened(recipe, path, directory, checkpoint)
+
+
+def _train_opened(
+    jobs: Sequence[Opened], width: int, quiet: bool, held: ExitStack
+) -> dict[Path, Outcome] | None:
+    """Train runs as a cohort; return how each ended, None where observations are images."""
+    device = choose_device(jobs[0].recipe.machine.device)
+    recipes = [each.recipe for each in jobs]
+    pool = Pool(recipes, [each.made for each in jobs], device)
+    held.callback(pool.env.close)
+    if pool.env.observation_layout.image is not None:
+        return None
+    lines, members = Lines(recipes), list[Member]()
+    for job in jobs:
+        recipe, directory = job.recipe, job.directory
+        layouts = pool.env.observation_layout, pool.env.action_layout
+        state = TrainState.begin(recipe, *layouts, device)
+        if directory is None:
+            directory = store.RunDirectory.create(job.path, recipe)
+            held.callback(directory.release)
+        else:
+            restore(state, directory, recipe, job.checkpoint)
+        sinks = () if quiet else (lines.of(recipe.seed),)
+        members.append(Member(state, directory, sinks, job.made))
+    train_cohort(members, pool, width)
+    for each, job in zip(members, jobs, strict=True):
+        unusable = each.failure is not None and not isinstance(each.failure, Diverged)
+        if unusable and job.directory is None and not each.directory.metrics():
+            each.directory.discard()  # The environments' very first rollout failed.
+    runs = [Run(each.directory.path, interrupted=each.stopped) for each in members]
+    return {run.path: Outcome(run, each.failure) for run, each in zip(runs, members, strict=True)}
 
 
 class Lines:

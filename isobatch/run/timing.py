@@ -7,18 +7,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import torch
 
 from isobatch import envs
 from isobatch.algos import Context, make_learner
+from isobatch.algos.learner import Awaits
 from isobatch.envs.seeds import env_seeds
-from isobatch.experience import Collector, Rollout
+from isobatch.experience import Collector, Rollout, Several
 from isobatch.experience.stagger import limits
 from isobatch.machine import torch_threads
 from isobatch.recipe import Recipe
+from isobatch.run.cohort import Pool, learn_together, stacked_gradient
 from isobatch.state import TrainState
 from isobatch.update import chunk_rows
+from isobatch.update.stacked import Stack
 
 ROWS = 512
 """Of a timed rollout, about."""
@@ -33,7 +37,7 @@ class Trial:
         self.chunk_size = chunk_rows(image, recipe.machine.chunk_size)
         self.state = TrainState.begin(recipe, env.observation_layout, env.action_layout, device)
         self.collector = Collector(env, device, self.chunk_size)
-        self.n_steps = min(recipe.batch.n_steps, max(8, -(-ROWS // env.n_envs)))
+        self.n_steps = _steps(recipe)
         self.rollout = self._collect()
 
     @property
@@ -69,6 +73,61 @@ class Trial:
         return self.collector.collect(self.state.actor, self.n_steps)
 
 
+class CohortTrial:
+    """Some runs of a recipe in a cohort, begun in order to be timed."""
+
+    def __init__(self, recipe: Recipe, pool: Pool, count: int, width: int) -> None:
+        env, device = pool.env, torch.device("cpu")
+        layouts = env.observation_layout, env.action_layout
+        self._states = [
+            TrainState.begin(recipe.replace(seed=recipe.seed + k), *layouts, device)
+            for k in range(count)
+        ]
+        self._pool, self._width, self._recipe = pool, width, recipe
+        self._n_steps = _steps(recipe)
+        self._rollout = self._collect()
+
+    def step_seconds(self) -> float:
+        """Return the seconds of one step of all environments, for each run."""
+        return _quickest(self._collect) / self._n_steps / len(self._states)
+
+    def row_seconds(self) -> float:
+        """Return the seconds it takes to learn from a row, for each run."""
+        n_envs = self._pool.n_envs
+        runs = [(each.model, each.parameters) for each in self._states]
+        # A short rollout is cut into fewer minibatches, not into smaller ones.
+        rows = min(self._recipe.batch.most_rows, n_envs * self._n_steps)
+        stack = Stack(runs, self._width, rows)
+        shares = [self._rollout.share(place, n_envs) for place in range(len(runs))]
+        with TemporaryDirectory() as scratch:
+            learners = []
+            for state in self._states:
+                state.move(state.recipe.replace(staleness=0))
+                context = Context(
+                    state, self._pool.chunk_size, Path(scratch), gradient=stacked_gradient
+                )
+                learners.append(cast(Awaits, make_learner(context)))
+            learn_together(learners, shares, stack)
+            seconds = _quickest(lambda: learn_together(learners, shares, stack))
+        return seconds / self._rollout.n_valid
+
+    def _collect(self) -> Rollout:
+        actor = Several([each.actor for each in self._states])
+        return self._pool.collector.collect(actor, self._n_steps)
+
+
+@contextmanager
+def cohort_trial(recipe: Recipe, count: int, width: int) -> Iterator[CohortTrial]:
+    """Begin a trial of `count` runs of a recipe in a stack of `width`."""
+    recipes = [recipe.replace(seed=recipe.seed + k) for k in range(count)]
+    pool = Pool(recipes, [0] * count, torch.device("cpu"))
+    try:
+        with torch_threads(recipe.machine.threads, images=False):
+            yield CohortTrial(recipe, pool, count, width)
+    finally:
+        pool.env.close()
+
+
 @contextmanager
 def trial(recipe: Recipe) -> Iterator[Trial]:
     """Begin a trial of a recipe, with as many threads as its run would have."""
@@ -82,6 +141,11 @@ def trial(recipe: Recipe) -> Iterator[Trial]:
             yield begun
     finally:
         env.close()
+
+
+def _steps(recipe: Recipe) -> int:
+    """Return how many steps a timed rollout has."""
+    return min(recipe.batch.n_steps, max(8, -(-ROWS // recipe.batch.n_envs)))
 
 
 def _quickest(act: Callable[[], object]) -> float:

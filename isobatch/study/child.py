@@ -11,12 +11,12 @@ from isobatch.parent import end_with
 
 
 def main() -> int:
-    """Be a local worker process: isobatch.study.child PARENT ROOT."""
+    """Be a local worker process: isobatch.study.child PARENT ROOT WORKERS."""
     end_with(int(sys.argv[1]))
 
     from isobatch.study import worker
 
-    return worker.main(sys.argv[2])
+    return worker.main(sys.argv[2], int(sys.argv[3]))
 
 
 if __name__ == "__main__":

@@ -90,6 +90,8 @@ class Study:
     scores: dict[str, Any] = field(default_factory=dict)
     """By environment, {random, reference}: the returns that count as 0 and as 1, in place of those
     of Isobatch's table."""
+    cohorts: bool = True
+    """Whether runs that are alike are trained together."""
 
     def __post_init__(self) -> None:
         refuse_misfits(self)
@@ -231,6 +233,7 @@ class Settings:
     evaluate: Whole = 100
     title: str = ""
     note: str = ""
+    cohorts: bool = True
     base: dict[str, Any] = field(default_factory=dict)
 
 

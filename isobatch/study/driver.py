@@ -81,7 +81,7 @@ def _run_all(
                 )
         unfinished = sum(status in ("free", "running") for status in queue.states().values())
         while len(crew) < min(workers, unfinished):
-            crew.append(executor.start(queue.root))
+            crew.append(executor.start(queue.root, workers))
         view.show(watch.progress())
         time.sleep(POLL_SECONDS)
     view.show(watch.progress())

@@ -51,8 +51,8 @@ class Worker(Protocol):
 class Executor(Protocol):
     """Starts workers."""
 
-    def start(self, root: Path) -> Worker:
-        """Start one more worker on the study in `root`."""
+    def start(self, root: Path, workers: int = 1) -> Worker:
+        """Start one more worker on the study in `root`, of so many in all."""
         ...
 
     def close(self) -> None:
@@ -66,12 +66,12 @@ class LocalExecutor:
     def __init__(self) -> None:
         self._count = 0
 
-    def start(self, root: Path) -> LocalWorker:
+    def start(self, root: Path, workers: int = 1) -> LocalWorker:
         """Start a process; what it prints goes to logs/."""
         self._count += 1
         log = root / "logs" / f"worker-{os.getpid()}-{self._count}.log"
         log.parent.mkdir(exist_ok=True)
-        return LocalWorker(root, log)
+        return LocalWorker(root, log, workers)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -83,11 +83,12 @@ class LocalWorker:
     To be started from a thread that outlives it: Linux takes that thread's end for its parent's.
     """
 
-    def __init__(self, root: Path, log: Path) -> None:
+    def __init__(self, root: Path, log: Path, workers: int) -> None:
         self._root, self._log = root, log
+        arguments = [str(os.getpid()), str(root), str(workers)]
         with Folder(log.parent) as folder, folder.append_to(log.name) as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "isobatch.study.child", str(os.getpid()), str(root)],
+                [sys.executable, "-m", "isobatch.study.child", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -153,9 +154,9 @@ class RayExecutor:
         )
         self._task = ray.remote(num_cpus=1, max_retries=0)(_ray_work)
 
-    def start(self, root: Path) -> Worker:
+    def start(self, root: Path, workers: int = 1) -> Worker:
         """Submit a task that needs one CPU."""
-        return RayWorker(self._ray, self._task.remote(str(root.resolve())))
+        return RayWorker(self._ray, self._task.remote(str(root.resolve()), workers))
 
     def close(self) -> None:
         """Leave the cluster, ending one that was started here."""
@@ -167,8 +168,8 @@ def _imports() -> dict[str, str]:
     return {IMPORTS: os.environ[IMPORTS]} if IMPORTS in os.environ else {}
 
 
-def _ray_work(root: str) -> None:
-    work(root)
+def _ray_work(root: str, workers: int) -> None:
+    work(root, workers)
 
 
 class RayWorker:
@@ -218,9 +219,9 @@ class SlurmExecutor:
         except (NameError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"submitit: {' '.join(str(error).split())}") from None
 
-    def start(self, root: Path) -> Worker:
+    def start(self, root: Path, workers: int = 1) -> Worker:
         """Submit a job."""
-        return SlurmWorker(self._executor.submit(work, str(root.resolve())))
+        return SlurmWorker(self._executor.submit(work, str(root.resolve()), workers))
 
     def close(self) -> None:
         """Jobs live on without their driver: nothing is held."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 
 from isobatch.recipe import Recipe
-from isobatch.run.timing import trial
+from isobatch.run.timing import cohort_trial, trial
 from isobatch.study.design import Cell, Study
+from isobatch.study.together import COHORT, LEAST, Kinds
 
 ROW_BYTES = 900
 """One line of metrics."""
@@ -18,37 +20,47 @@ START_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Cost:
-    """Estimated cost of one run."""
+    """Estimated cost of one run of an arm in an environment, and how its runs are trained."""
 
     seconds: float
     bytes: int
+    together: int = 1
+    """How many runs are trained at a time."""
+    why_alone: str = ""
+    """Where it is one."""
 
 
-def estimate(study: Study) -> dict[tuple[str, str], Cost]:
+def estimate(study: Study, workers: int) -> dict[tuple[str, str], Cost]:
     """Return the cost of a run of each (arm, environment), from a few steps of each."""
-    return {
-        (arm, env): run_cost(study.recipe(Cell(arm, env, study.seeds[0])), study.evaluate)
-        for env in study.envs
-        for arm in study.arms
-    }
+    kinds, costs = Kinds(study), dict[tuple[str, str], Cost]()
+    few = f"fewer than {LEAST} alike for each worker"
+    for env, arm in itertools.product(study.envs, study.arms):
+        recipe = study.recipe(Cell(arm, env, study.seeds[0]))
+        together = kinds.at_a_time(arm, env, workers)
+        why = "" if together > 1 else kinds.why_alone(arm, env) or few
+        costs[arm, env] = replace(run_cost(recipe, study.evaluate, together), why_alone=why)
+    return costs
 
 
-def run_cost(recipe: Recipe, evaluate: int = 0) -> Cost:
-    """Time some steps and learning from them, and multiply.
+def run_cost(recipe: Recipe, evaluate: int = 0, together: int = 1) -> Cost:
+    """Time some steps and learning from them, `together` with as many runs, and multiply.
 
     How long an episode is cannot be known before: evaluation, while training and after it, is
-    taken as a tenth of the run (5% to 27% were measured), and a warm-up as the longest there is.
+    taken as a tenth of the run alone (5% to 27% were measured), and a warm-up as the longest there
+    is.
     """
-    batch = recipe.batch
     with trial(recipe) as timed:
         step, learn, size = timed.step_seconds(), timed.row_seconds(), timed.weight_bytes
-        warmup = step * timed.most_warmup_steps
-    iterations = recipe.total_timesteps / batch.rollout_size
-    acting = step * (recipe.total_timesteps / batch.n_envs)
-    learning = learn * recipe.total_timesteps
-    evaluating = 0.1 * (acting + learning) if evaluate or recipe.evaluation.eval_marks else 0.0
+        warmup_steps, images = timed.most_warmup_steps, timed.state.has_images
+    n_steps, rows = recipe.total_timesteps / recipe.batch.n_envs, recipe.total_timesteps
+    is_evaluated = evaluate or recipe.evaluation.eval_marks
+    evaluating = 0.1 * (step * n_steps + learn * rows) if is_evaluated else 0.0
+    if together > 1 and not images:
+        with cohort_trial(recipe, together, COHORT) as cohort:
+            step, learn = cohort.step_seconds(), cohort.row_seconds()
     copies = COPIES + max(0, recipe.machine.keep_policies - 1)
     return Cost(
-        warmup + acting + learning + evaluating + START_SECONDS,
-        int(iterations * ROW_BYTES + copies * size),
+        step * (warmup_steps + n_steps) + learn * rows + evaluating + START_SECONDS,
+        int(rows / recipe.batch.rollout_size * ROW_BYTES + copies * size),
+        together,
     )

@@ -19,18 +19,20 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from isobatch.errors import DamagedFile, UserError, one_line
-from isobatch.files import MOST_TEXT, UNFINISHED, Folder, refuse_links
+from isobatch.files import MOST_TEXT, Folder, refuse_links
 from isobatch.run.rows import read_rows
 from isobatch.run.store import EVALUATIONS, iterations_saved, safe_name
 from isobatch.study.design import Cell, Study
-from isobatch.study.records import Holder, Result, sha256
+from isobatch.study.records import Holder, Result, losses_in_vain, sha256
+from isobatch.study.saved import holds_nothing, read_study
 from isobatch.text import counted
 
 LEASE_SECONDS = 60.0
@@ -43,6 +45,8 @@ MAX_LOSSES = 20
 nothing, but a run that kills its workers must end."""
 
 Status = Literal["done", "running", "failed", "free"]
+Kind = Callable[[Cell], Hashable | None]
+"""What cells that are trained together have in common; None of one that is trained by itself."""
 
 
 class LeaseLost(Exception):
@@ -61,15 +65,15 @@ class Queue:
 
         The same study with more seeds is the same study, grown.
         """
-        root = Path(root)
-        queue = cls(root, study)
+        queue, root = cls(root, study), Path(root)
         if (root / "study.json").exists():
             before = read_study(root)
-            # What counts as 0 and 1 may be given later: it changes no run.
-            same = replace(before, seeds=study.seeds, scores=study.scores) == study
+            # What counts as 0 and 1 may be given later: it changes no run. Cohorts change rounding.
+            own = {name: getattr(study, name) for name in ("seeds", "scores", "cohorts")}
+            same = replace(before, **own) == study
             if not same or not set(before.seeds) <= set(study.seeds):
                 raise UserError(f"{root} holds another study ({before.name}): choose another --out")
-        elif root.exists() and not _holds_nothing(root):
+        elif root.exists() and not holds_nothing(root):
             raise UserError(f"{root} exists and holds no study: choose another --out")
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -109,16 +113,29 @@ class Queue:
 
     def claim(self) -> Lease | None:
         """Take the first cell that is free, or whose holder is gone; None where there is none."""
+        return next(iter(self.claim_alike(lambda cell: None)), None)
+
+    def claim_alike(
+        self, kind: Kind, least: int = 1, most: int = 1, workers: int = 1
+    ) -> list[Lease]:
+        """Take the first such cell, and others of its kind, `most` in all; none where none is free.
+
+        No more of them than are the share of one of so many `workers`, who are all to have some;
+        and where these are fewer than the `least` that it pays to take, one.
+        """
         with self._locked() as now:
+            free, running = list[Cell](), 0
             for cell, status in self.states().items():
                 if status == "running" and self._is_stale(cell, now):
                     self._lose(cell)
                     status = self.states()[cell]
-                if status == "free":
-                    holder = Holder.here()
-                    self._write(cell, "claim", asdict(holder))
-                    return Lease(self, cell, holder)
-        return None
+                free += [cell] if status == "free" else []
+                running += status == "running"
+            own = kind(free[0]) if free and most > 1 else None
+            alike = iter(free[:1]) if own is None else (each for each in free if kind(each) == own)
+            share = -(-(len(free) + running) // workers)
+            chosen = list(islice(alike, min(most, share)))
+            return [self._take(cell) for cell in (chosen if len(chosen) >= least else chosen[:1])]
 
     def forget_dead(self) -> None:
         """Free the cells of this machine's dead processes: they were stopped, not lost."""
@@ -236,11 +253,15 @@ class Queue:
         with self._files() as folder:
             return now - folder.changed(_name(cell, "claim")) > LEASE_SECONDS
 
+    def _take(self, cell: Cell) -> Lease:
+        holder = Holder.here()
+        self._write(cell, "claim", asdict(holder))
+        return Lease(self, cell, holder)
+
     def _lose(self, cell: Cell) -> None:
         """Free a cell whose worker disappeared, or give it up where that keeps happening."""
         self._record(cell, "lost", "its worker disappeared")
-        reached = [each["iterations"] for each in self.attempts(cell) if each.get("kind") == "lost"]
-        in_vain = sum(1 for each in reached if each == reached[-1])
+        in_vain = losses_in_vain(self.attempts(cell))
         reason = f"its worker disappeared {in_vain} times without progress"
         self._free(cell, "lost", reason, in_vain >= MAX_LOSSES)
 
@@ -315,30 +336,6 @@ class Lease:
             if self.queue._holder(self.cell) != self.holder:
                 raise LeaseLost(str(self.cell))
             yield
-
-
-def _holds_nothing(root: Path) -> bool:
-    """Say whether a directory is empty, or has only what a kill before study.json leaves."""
-    if not root.is_dir():
-        return False
-    with Folder(root) as folder:
-        names = {name for name in folder.names() if not UNFINISHED.fullmatch(name)}
-        if names != {"queue"}:
-            return not names
-        with folder.folder("queue") as queue:
-            return set(queue.names()) <= {".lock"}
-
-
-def read_study(root: str | Path) -> Study:
-    """Return the design of a study directory."""
-    file = Path(root) / "study.json"
-    try:
-        with Folder(root) as folder:
-            return Study.from_json(folder.read("study.json", MOST_TEXT).decode())
-    except FileNotFoundError:
-        raise UserError(f"{root} holds no study (there is no study.json in it)") from None
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise UserError(f"{file} cannot be read: {one_line(error)}") from None
 
 
 def _name(cell: Cell, kind: str) -> str:

@@ -6,8 +6,10 @@ import hashlib
 import os
 import socket
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from isobatch.errors import DamagedFile
 from isobatch.files import Folder
@@ -58,6 +60,12 @@ class Holder:
     def is_dead(self) -> bool:
         """True where it certainly no longer runs: only a process of this machine can be seen."""
         return self.host == socket.gethostname() and process_start(self.pid) != self.started
+
+
+def losses_in_vain(attempts: Sequence[Mapping[str, Any]]) -> int:
+    """Return how often a cell's worker disappeared where it did last, no iteration further."""
+    reached = [each["iterations"] for each in attempts if each.get("kind") == "lost"]
+    return sum(1 for each in reached if each == reached[-1])
 
 
 def process_start(pid: int) -> str:

@@ -8,18 +8,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from isobatch.envs.faults import EnvironmentFailed
 from isobatch.errors import DamagedFile, InUse, UserError, is_disk_full, one_line
-from isobatch.files import refuse_links
-from isobatch.recipe import Recipe
 from isobatch.registry import import_for_worker
+from isobatch.run.divergence import Diverged
 from isobatch.run.store import EVALUATIONS
+from isobatch.study.design import Cell
 from isobatch.study.queue import HEARTBEAT_SECONDS, Lease, LeaseLost, Queue
 from isobatch.study.records import Result, sha256
+from isobatch.study.together import COHORT, LEAST, Kinds, is_doubtful, job_of, train_together
 from isobatch.text import say
 
 WAIT_SECONDS = 1.0
@@ -35,31 +36,63 @@ class DiskFull(UserError):
         super().__init__(f"the disk is full: {root} cannot be written")
 
 
-def work(root: str | Path) -> None:
+def work(root: str | Path, workers: int = 1) -> None:
     """Run cells until none is left to run, here or anywhere; raise `DiskFull` where it is.
 
-    A cell whose worker vanished becomes free again, so a worker waits for the others to finish.
+    A cell whose worker vanished becomes free again, so a worker waits for the others to finish;
+    there are `workers` of them in all.
     """
     import_for_worker()
     try:
-        _work(Queue.open(root))
+        _work(Queue.open(root), workers)
     except OSError as error:
         if not is_disk_full(error):
             raise
         raise DiskFull(root) from error
 
 
-def _work(queue: Queue) -> None:
+def _work(queue: Queue, workers: int) -> None:
+    kinds = Kinds(queue.study)
+
+    def kind(cell: Cell) -> Hashable | None:
+        return None if is_doubtful(queue, cell) else kinds(cell)
+
     while not queue.is_finished:
-        claim = queue.claim()
-        if claim is None:
+        claims = queue.claim_alike(kind, LEAST, COHORT, workers)
+        if not claims:
             time.sleep(WAIT_SECONDS)
-        elif run(claim) == "stopped":
+        elif not _run_all(claims):
             return
 
 
+def _run_all(claims: Sequence[Lease]) -> bool:
+    """Run claimed cells, several of them together first; return False where asked to stop."""
+    with _heartbeat(claims), ExitStack() as held:
+        for claim in claims:
+            held.callback(_let_go, claim)  # Those that are still held then.
+        ended = train_together(claims) if len(claims) > 1 else {}
+        left = list(claims)
+        for claim in claims:
+            error = ended[claim.cell].error if claim.cell in ended else None
+            if isinstance(error, Diverged):  # Not to be tried again.
+                left.remove(claim)
+                with suppress(LeaseLost):
+                    claim.fail(one_line(error))
+        if any(each.run.interrupted for each in ended.values()):
+            return False
+        return all(run(claim) != "stopped" for claim in left)
+
+
+def _let_go(claim: Lease) -> None:
+    with suppress(LeaseLost):
+        claim.release()
+
+
 def run(claim: Lease) -> str:
-    """Train a claimed cell; return done, failed, error, lost or stopped (it was asked to)."""
+    """Train a claimed cell; return done, failed, error, lost or stopped (it was asked to).
+
+    One that was trained already is only evaluated.
+    """
     try:
         return _run(claim)
     except LeaseLost:
@@ -68,8 +101,7 @@ def run(claim: Lease) -> str:
 
 def _run(claim: Lease) -> str:
     try:
-        with _heartbeat(claim):
-            result = _train(claim)
+        result = _train(claim)
         if result is not None:
             claim.finish(result)
             return "done"
@@ -105,14 +137,8 @@ def _train(claim: Lease) -> Result | None:
     from isobatch.run.training import resume, train
 
     study, cell = claim.queue.study, claim.cell
-    path, recipe = claim.queue.run_path(cell), study.recipe(cell)
-    try:
-        refuse_links(claim.queue.root, path)
-    except DamagedFile as error:
-        raise UserError(str(error)) from None  # Not to be set aside: it lies elsewhere.
+    recipe, path = job_of(claim.queue, cell)
     if (path / "recipe.toml").exists():
-        if Recipe.load(path / "recipe.toml") != recipe:
-            raise DamagedFile(f"{path} holds another run")
         run = resume(path, env=cell.env, quiet=True)
     else:
         run = train(recipe=recipe, out=path, quiet=True)
@@ -136,18 +162,19 @@ def _train(claim: Lease) -> Result | None:
 
 
 @contextmanager
-def _heartbeat(claim: Lease) -> Iterator[None]:
-    """Touch the claim while the block runs; one that is lost shows when the result is recorded."""
-    over = threading.Event()
+def _heartbeat(claims: Sequence[Lease]) -> Iterator[None]:
+    """Touch the claims while the block runs; one that is lost shows when its result is recorded."""
+    over, held = threading.Event(), list(claims)
 
     def beat() -> None:
         while not over.wait(HEARTBEAT_SECONDS):
-            try:
-                claim.beat()
-            except LeaseLost:
-                return
-            except OSError:
-                continue  # A full or absent disk shows itself in the run as well.
+            for claim in tuple(held):
+                try:
+                    claim.beat()
+                except LeaseLost:
+                    held.remove(claim)
+                except OSError:
+                    continue  # A full or absent disk shows itself in the run as well.
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -166,12 +193,12 @@ def _last_line() -> str:
     return f"{name}: {' '.join(str(error).split())} ({Path(place.filename).name}:{place.lineno})"
 
 
-def main(root: str) -> int:
-    """Be a local worker process."""
+def main(root: str, workers: int = 1) -> int:
+    """Be a local worker process, one of so many."""
     # Between runs there is nothing to save; within one the training loop takes the signal over.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        work(root)
+        work(root, workers)
     except DiskFull as error:
         with suppress(OSError):  # Its log is on that disk.
             say(str(error), error=True)

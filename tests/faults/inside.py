@@ -25,8 +25,8 @@ class Ended(NamedTuple):
 class Here:
     """An executor whose workers work in this process, and are done when they are started."""
 
-    def start(self, root):
-        work(root)
+    def start(self, root, workers=1):
+        work(root, workers)
         return self
 
     def is_running(self):

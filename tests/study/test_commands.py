@@ -4,6 +4,7 @@ import pytest
 from fakes import finish_study
 
 from isobatch.cli import main
+from isobatch.run.store import read_metrics
 from isobatch.study.design import from_toml
 from isobatch.study.queue import Queue
 
@@ -43,11 +44,40 @@ def isobatch(capsys, *arguments):
 
 
 def test_a_dry_run_tells_the_cost_and_writes_nothing(file, tmp_path, capsys):
-    code, out, _ = isobatch(capsys, "study", file, "--dry-run", "--out", tmp_path / "study")
+    arguments = ["study", file, "--dry-run", "--workers", 1, "--out", tmp_path / "study"]
+    code, out, _ = isobatch(capsys, *arguments)
     assert code == 0
     assert "6 runs of 256 environment steps" in out
     assert "MB" in out
+    assert out.count("3 seeds, about") == out.count(" each, 3 together") == 2
     assert not (tmp_path / "study").exists()
+
+
+def test_the_plan_says_which_runs_are_trained_alone_and_why(file, tmp_path, capsys):
+    file.write_text(TOML.replace("b = {", 'b = { algo = "ppg", n_policy_iterations = 2, '))
+    arguments = ["study", file, "--dry-run", "--out", tmp_path / "study"]
+    for options, found in (
+        (["--workers", 1], "3 together"),
+        (["--workers", 3], "alone: fewer than 3 alike for each worker"),
+        (["--workers", 1, "--no-cohorts"], "alone: cohorts are off"),
+    ):
+        code, out, _ = isobatch(capsys, *arguments, *options)
+        assert code == 0
+        first, second = (line for line in out.splitlines() if "3 seeds" in line)
+        assert first.endswith(f" each, {found}")
+        off = "--no-cohorts" in options
+        assert second.endswith(found if off else "alone: ppg is trained alone")
+
+
+def test_cohorts_may_be_turned_off_and_on_again(file, tmp_path, capsys):
+    root = tmp_path / "study"
+    arguments = ["study", file, "--out", root, "--workers", 1, "--quiet"]
+    assert isobatch(capsys, *arguments, "--no-cohorts", "--seeds", 1)[0] == 0
+    assert isobatch(capsys, *arguments, "--seeds", 4)[0] == 0
+    queue = Queue.open(root)
+    for cell in queue.study.cells:
+        first = read_metrics(queue.run_path(cell))[0]
+        assert first.get("cohort_width") == (None if cell.seed == 1 else 5)
 
 
 def test_one_command_runs_judges_and_reports_and_again_has_nothing_to_do(file, tmp_path, capsys):

@@ -173,7 +173,7 @@ class Broken:
     def __init__(self):
         self.started = 0
 
-    def start(self, root):
+    def start(self, root, workers=1):
         self.started += 1
         return self.Dead()
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from isobatch.errors import UserError
+from isobatch.run.store import read_metrics
 from isobatch.study.design import from_toml
 from isobatch.study.driver import conduct
 from isobatch.study.executors import LocalExecutor, RayExecutor, SlurmExecutor
@@ -34,6 +35,16 @@ b = { n_envs = 16, n_steps = 4 }
 """
 
 
+SIX = TOML.replace("seeds = 2", "seeds = 3")
+"""Three of them are alike: a worker's first task is to train these together."""
+
+
+def has_cohorts(queue):
+    """Say whether the first runs were trained together."""
+    runs = [queue.run_path(cell) for cell in queue.study.cells if cell.arm == "a"]
+    return {read_metrics(path)[0].get("cohort_width") for path in runs} == {5}
+
+
 @pytest.fixture
 def queue(tmp_path):
     return Queue.create(tmp_path / "study", from_toml(TOML, "small"))
@@ -47,7 +58,7 @@ def listening(names):
 
 def test_ray_runs_a_study_on_loopback_with_a_token_and_leaves_nothing(tmp_path):
     file = tmp_path / "small.toml"
-    file.write_text(TOML)
+    file.write_text(SIX)
     command = [sys.executable, "-m", "isobatch", "study", str(file), "--cluster", "ray"]
     command += ["--workers", "2", "--out", str(tmp_path / "study"), "--quiet"]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -60,6 +71,7 @@ def test_ray_runs_a_study_on_loopback_with_a_token_and_leaves_nothing(tmp_path):
     assert driver.returncode == 0, output
     queue = Queue.open(tmp_path / "study")
     assert set(queue.states().values()) == {"done"}
+    assert has_cohorts(queue)
     assert seen, "Ray was never seen to listen"
     assert all("127.0.0.1" in address for address in seen), seen
     assert tokens == {("token", 64)}
@@ -80,10 +92,12 @@ def _settings_of(name):
     return found
 
 
-def test_submitit_runs_a_study(queue):
+def test_submitit_runs_a_study(tmp_path):
+    queue = Queue.create(tmp_path / "study", from_toml(SIX, "small"))
     executor = SlurmExecutor(queue.root, {"timeout_min": 5}, cluster="local")
     outcome = conduct(queue, executor, 1, Silent())
-    assert (outcome.done, outcome.failed, outcome.left) == (4, {}, 0)
+    assert (outcome.done, outcome.failed, outcome.left) == (6, {}, 0)
+    assert has_cohorts(queue)
 
 
 def test_unknown_parameters_of_submitit_are_one_clear_line(queue):

@@ -14,6 +14,7 @@ from isobatch.study import records
 from isobatch.study.design import from_toml, with_seeds
 from isobatch.study.queue import LeaseLost, Queue, read_study
 from isobatch.study.records import Result, sha256
+from isobatch.study.together import is_doubtful
 
 TOML = """
 [study]
@@ -173,6 +174,64 @@ def test_kills_of_a_run_that_goes_on_all_the_same_are_not_counted(queue, monkeyp
         dead_claim(queue.root)
         (checkpoints / f"{iterations:09d}.safetensors").touch()
     assert take(queue).cell == cell
+
+
+def arm_of(cell):
+    return cell.arm
+
+
+def taken(queue, **settings):
+    return [(each.cell.arm, each.cell.seed) for each in queue.claim_alike(arm_of, **settings)]
+
+
+def test_cells_of_one_kind_are_taken_together_in_the_order_of_the_study(tmp_path):
+    queue = Queue.create(tmp_path / "study", with_seeds(STUDY, 8))
+    assert taken(queue, most=5) == [("a", seed) for seed in range(1, 6)]
+    assert taken(queue, most=5) == [("b", seed) for seed in range(1, 6)]
+    assert taken(queue, most=5) == [("a", seed) for seed in range(6, 9)]
+    claims = queue.claim_alike(lambda cell: None, most=5)
+    assert [(each.cell.arm, each.cell.seed) for each in claims] == [("b", 6)]
+
+
+def test_few_cells_are_dealt_out_to_all_workers(queue):
+    """Six cells, four workers: two at most to each."""
+    assert taken(queue, most=5, workers=4) == [("a", 1), ("a", 2)]
+    assert taken(queue, most=5, workers=4) == [("b", 1), ("b", 2)]
+    assert taken(queue, most=5, workers=4) == [("a", 3)]
+    assert taken(queue, most=5, workers=4) == [("b", 3)]
+    assert taken(queue, most=5, workers=4) == []
+
+
+def test_too_few_to_be_worth_it_are_taken_one_by_one(queue):
+    assert taken(queue, least=3, most=5, workers=3) == [("a", 1)]
+    assert taken(queue, least=3, most=5, workers=1) == [("b", 1), ("b", 2), ("b", 3)]
+    assert taken(queue, least=3, most=5, workers=1) == [("a", 2)]
+
+
+def test_what_others_work_on_already_is_part_of_their_share(tmp_path):
+    queue = Queue.create(tmp_path / "study", with_seeds(STUDY, 5))
+    assert len(taken(queue, most=5, workers=2)) == 5
+    assert len(taken(queue, most=5, workers=2)) == 5
+
+
+def test_the_cells_of_a_dead_worker_are_taken_together_again(queue):
+    code = (
+        "import sys; from isobatch.study.queue import Queue; "
+        "Queue.open(sys.argv[1]).claim_alike(lambda cell: cell.arm, most=5)"
+    )
+    for doubtful in (False, True):
+        subprocess.run([sys.executable, "-c", code, str(queue.root)], check=True)
+        assert len(taken(queue, most=5)) == 3
+        assert [is_doubtful(queue, cell) for cell in STUDY.cells[:2]] == [doubtful, False]
+        for cell in STUDY.cells[::2]:
+            queue._remove(cell, "claim")
+
+
+def test_a_cell_that_met_an_error_is_doubtful(queue):
+    take(queue).error("why")
+    assert [is_doubtful(queue, cell) for cell in STUDY.cells[:2]] == [True, False]
+    queue._file(STUDY.cells[1], "attempts").write_text("[1]\n")
+    assert is_doubtful(queue, STUDY.cells[1])
 
 
 def test_many_takers_at_once_never_share_a_cell(tmp_path):

@@ -151,7 +151,7 @@ def _curves(results: Results) -> dict[str, Any]:
 def _metrics(results: Results) -> dict[str, Any]:
     """Return the mean curves of every metric, and a figure per environment to show one in."""
     study = results.study
-    columns = [column for column in results.columns if column != "env_steps"]
+    columns = [each for each in results.columns if each not in ("env_steps", "cohort_width")]
     at = summary.step_grid(study.budget, summary.metric_points(results, columns))
     drawn = {
         f"metric-{safe_name(env)}": figures.metric(env, list(study.arms), study.budget, at)

@@ -44,6 +44,7 @@ def design(study: Study) -> str:
         "seeds": list(study.seeds),
         "algo": study.algo,
         "evaluate": study.evaluate,
+        **({} if study.cohorts else {"cohorts": False}),
     }
     tables = {"study": settings, "base": study.base, "arms": study.arms}
     claims = [_claim(claim) for claim in study.claims]
