@@ -15,9 +15,12 @@ from isobatch.update.ahead import Ahead, has_compiler
 from isobatch.update.gradient import Evaluate, Gather, padded, sums
 from isobatch.update.optimize import FlatParameters
 
-COMPILE_FROM_STEPS = 15_000
-"""Gradient steps that repay compiling: ten seconds or so, and a millisecond saved on each. A
-little fewer than that takes, since the next run of the same kind does not compile again."""
+COMPILE_SECONDS = 20.0
+"""What compiling takes, on two cores of 2020."""
+SAVED_SECONDS = 1.4e-3
+"""What a compiled gradient step saves: 1.9 ms become 0.5."""
+SAVED_TOGETHER = 0.5e-3
+"""The same for each of several runs whose steps are computed together, which saves most of it."""
 COMPILE_UP_TO_ROWS = 1024
 """Beyond this the arithmetic outweighs the dispatch that compiling saves."""
 
@@ -75,7 +78,11 @@ class CompiledGradient:
 
 
 def worth_compiling(batch: Batch, total_timesteps: int, runs: int = 1) -> bool:
-    """Say whether runs of small networks on the CPU are long enough to compile their update."""
-    iterations = total_timesteps / batch.rollout_size
-    long = runs * iterations * batch.grad_steps_per_iteration >= COMPILE_FROM_STEPS
-    return long and batch.minibatch_size <= COMPILE_UP_TO_ROWS and has_compiler()
+    """Say whether runs of small networks on the CPU are long enough to repay compiling.
+
+    The first of its kind must: those after it find what was compiled.
+    """
+    steps = runs * total_timesteps / batch.rollout_size * batch.grad_steps_per_iteration
+    saved = steps * (SAVED_SECONDS if runs == 1 else SAVED_TOGETHER)
+    pays = saved >= COMPILE_SECONDS and batch.minibatch_size <= COMPILE_UP_TO_ROWS
+    return pays and has_compiler()
