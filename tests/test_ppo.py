@@ -296,6 +296,23 @@ def test_minibatch_of_one_row_is_not_normalised_by_anothers_moments():
     assert torch.equal(gathering(alone).advantages, expected)
 
 
+def test_chunks_and_padding_are_normalised_by_the_whole_minibatch():
+    recipe = PLAIN.replace(advantage_normalization="minibatch")
+    state = begin(recipe)
+    rollout = experience(state)
+    advantages, targets = ppo.advantages_and_targets(state, rollout)
+    gathering = ppo.Gathering(state, rollout, advantages, targets, 0.2)
+    rows = rollout.valid.flatten().nonzero().squeeze(1)[:9]
+    gathering.begin_minibatch(rows)
+    whole = gathering(rows).advantages
+    raw = advantages.flatten()[rows]
+    torch.testing.assert_close(whole, (raw - raw.mean()) / (raw.std() + 1e-8))
+    padded = gathering(torch.cat([rows, rows[:1].expand(4)])).advantages
+    torch.testing.assert_close(padded[:9], whole)
+    parts = [gathering(part).advantages for part in rows.split(4)]
+    torch.testing.assert_close(torch.cat(parts), whole)
+
+
 def test_ewma_normalisation_remembers_the_last_iterations():
     recipe = PLAIN.replace(advantage_normalization="ewma", advantage_decay=0.5)
     rollouts = [experience(begin(recipe), seed) for seed in (0, 1)]

@@ -189,7 +189,7 @@ class Gathering:
         self.shuffle = state.shuffle_generator
         self.exact_kl = settings.objective == "kl" and settings.kl_estimator == "exact"
         self.by_minibatch = settings.advantage_normalization == "minibatch"
-        self._shift, self._scale = 0.0, 1.0
+        self._minibatch = torch.empty(0, dtype=torch.long)
         # Once, not at each row's turn: the statistics stay as they are while it is learned from.
         observations = state.observation_normalizer(
             {part: each[:-1].flatten(0, 1) for part, each in rollout.observations.items()}
@@ -227,12 +227,18 @@ class Gathering:
             yield rows
 
     def begin_minibatch(self, rows: Tensor) -> None:
-        """Take the minibatch's own advantage moments, where the recipe normalises by them."""
-        self._shift, self._scale = 0.0, 1.0
-        if self.by_minibatch and len(rows) > 1:
-            values = self.table.matrix[rows, self.table.place("advantages")]
-            self._shift = float(values.mean())
-            self._scale = 1 / (float(values.std()) + 1e-8)
+        """Remember the minibatch, where the recipe normalises by its own moments."""
+        self._minibatch = rows
+
+    def _normalize(self, matrix: Tensor) -> None:
+        """Normalise advantages by the moments of the minibatch that rows [b, C] are of."""
+        place = self.table.place("advantages")
+        advantages = values = matrix[:, place]
+        if len(values) != len(self._minibatch):  # A chunk of it, or padded.
+            values = self.table.matrix[self._minibatch, place]
+        if len(values) > 1:
+            std, mean = torch.std_mean(values)
+            advantages.sub_(mean).div_(std + 1e-8)
 
     @torch.no_grad()
     def __call__(self, rows: Tensor) -> Samples:
@@ -255,7 +261,7 @@ class Gathering:
         table = self.table
         matrix = table.take(rows, out)
         if self.by_minibatch:
-            matrix[:, table.place("advantages")].sub_(self._shift).mul_(self._scale)
+            self._normalize(matrix)
         if self.is_weighted:
             matrix[:, table.place("advantages")].mul_(matrix[:, table.place("weights")])
         if self.proximal is not None:

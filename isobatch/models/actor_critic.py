@@ -8,7 +8,13 @@ from torch import Tensor, nn
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.models.agent import Agent
 from isobatch.models.distributions import distribution_of
-from isobatch.models.encoders import Encoder, EncoderFactory, initialise, make_encoder
+from isobatch.models.encoders import (
+    Encoder,
+    EncoderFactory,
+    headed,
+    initialise,
+    make_encoder,
+)
 from isobatch.models.layers import linear
 from isobatch.recipe import Model
 
@@ -27,11 +33,13 @@ class Actor(nn.Module):
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the policy's parameters."""
-        return self.params(self.encoder(observation))
+        return self._with_free(headed(self.encoder, self.head, observation))
 
     def params(self, features: Tensor) -> Tensor:
         """Return the policy's parameters from encoded features."""
-        outputs = linear(features, self.head)
+        return self._with_free(linear(features, self.head))
+
+    def _with_free(self, outputs: Tensor) -> Tensor:
         if self.free is None:
             return outputs
         free = self.free[..., None, :].expand(*outputs.shape[:-1], -1)
@@ -72,6 +80,8 @@ class ActorCritic(Agent):
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return (policy parameters [B, P], values [B])."""
+        if self.critic_encoder is not None:
+            return self.actor(observation), self.values(observation)
         features = self.actor.encoder(observation)
         return self.actor.params(features), self._value(observation, features)
 
@@ -94,7 +104,7 @@ class ActorCritic(Agent):
     def values(self, observation: dict[str, Tensor]) -> Tensor:
         """Return values [B]."""
         encoder = self.critic_encoder or self.actor.encoder
-        return linear(encoder(observation), self.value_head).squeeze(-1)
+        return headed(encoder, self.value_head, observation).squeeze(-1)
 
     def _value(self, observation: dict[str, Tensor], features: Tensor) -> Tensor:
         if self.critic_encoder is not None:

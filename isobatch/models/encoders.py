@@ -71,15 +71,20 @@ class MlpEncoder(Encoder):
 
     def forward(self, vector: Tensor) -> Tensor:
         """Encode vectors; plain functions, as nested modules cost more than they compute here."""
-        layers, kind = self.linears, self.activation.__name__
-        if layers[0].weight.ndim == 3 and self.norms is None and kind in ("tanh", "relu"):
-            return stacked(vector, layers, kind)
-        for k, layer in enumerate(layers):
+        if self.is_plain_stack:
+            return stacked(vector, self.linears, activation=self.activation.__name__)
+        for k, layer in enumerate(self.linears):
             vector = linear(vector, layer)
             if self.norms is not None:
                 vector = _normed(vector, self.norms[k])
             vector = self.activation(vector)
         return vector
+
+    @property
+    def is_plain_stack(self) -> bool:
+        """Say whether its weights are stacked, and it is nothing but layers and activations."""
+        plain = self.norms is None and self.activation.__name__ in ("tanh", "relu")
+        return plain and self.linears[0].weight.ndim == 3
 
     @property
     def linears(self) -> list[nn.Linear]:
@@ -206,6 +211,16 @@ class ObservationEncoder(Encoder):
         if self.vector is not None:
             features.append(self.vector(observation["vector"]))
         return features[0] if len(features) == 1 else torch.cat(features, 1)
+
+
+def headed(encoder: nn.Module, head: nn.Linear, observation: dict[str, Tensor]) -> Tensor:
+    """Return head(encoder(observation)), of stacked MLPs by one operation."""
+    if isinstance(encoder, ObservationEncoder) and encoder.image is None:
+        mlp = encoder.vector
+        if mlp is not None and mlp.is_plain_stack:
+            kind = mlp.activation.__name__
+            return stacked(observation["vector"], mlp.linears, head, kind)
+    return linear(encoder(observation), head)
 
 
 class CustomEncoder(Encoder):

@@ -33,38 +33,46 @@ def linear(rows: Tensor, layer: nn.Linear) -> Tensor:
     Where its weights are those of S layers stacked, [S, outputs, D], for rows [S, B, D].
     """
     if layer.weight.ndim == 3:
-        return stacked(rows, [layer], None)
+        return stacked(rows, [], layer)
     return functional.linear(rows, layer.weight, layer.bias)
 
 
-def stacked(rows: Tensor, layers: Sequence[nn.Linear], activation: str | None) -> Tensor:
+def stacked(
+    rows: Tensor,
+    hidden: Sequence[nn.Linear],
+    head: nn.Linear | None = None,
+    activation: str | None = None,
+) -> Tensor:
     """Return what rows [S, B, D] come to after layers with stacked weights.
 
-    y <- f(y_s W_s^T + b_s) for each of S networks and one layer after the other; f is tanh, relu
-    or, with None, nothing.
+    y <- f(y_s W_s^T + b_s) for each of S networks and one layer after the other; f is tanh or
+    relu, and nothing for the head.
     """
-    weights = [part for layer in layers for part in (layer.weight, layer.bias)]
-    return _Stacked.apply(activation, rows, *weights)
+    layers = [*hidden, *([] if head is None else [head])]
+    kinds = [activation] * len(hidden) + [None] * (head is not None)
+    return _Stacked.apply(
+        kinds, rows, *[part for each in layers for part in (each.weight, each.bias)]
+    )
 
 
 class _Stacked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, activation: str | None, rows: Tensor, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, kinds: list[str | None], rows: Tensor, *weights: Tensor) -> Tensor:
         seen = [rows]
-        for weight, bias in zip(weights[::2], weights[1::2], strict=True):
-            seen.append(_layer(seen[-1], weight, bias, activation))
-        ctx.activation = activation
+        for kind, weight, bias in zip(kinds, weights[::2], weights[1::2], strict=True):
+            seen.append(_layer(seen[-1], weight, bias, kind))
+        ctx.kinds = kinds
         ctx.save_for_backward(*seen, *weights[::2])
         return seen[-1]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
-        n_layers = len(ctx.saved_tensors) // 2
+        n_layers = len(ctx.kinds)
         seen, weights = ctx.saved_tensors[: n_layers + 1], ctx.saved_tensors[n_layers + 1 :]
         found: list[Tensor | None] = []
         for k in reversed(range(n_layers)):
-            gradient = _derived(gradient, seen[k + 1], ctx.activation)
+            gradient = _derived(gradient, seen[k + 1], ctx.kinds[k])
             found = [_by_weight(gradient, seen[k], weights[k]), gradient.sum(1), *found]
             if k or ctx.needs_input_grad[1]:
                 gradient = torch.bmm(gradient, weights[k])
