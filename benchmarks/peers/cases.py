@@ -131,10 +131,22 @@ MINIGRID = Case(
     n_seeds=10,
     repeats=3,
 )
+LUNARLANDER = Case(
+    env="LunarLander-v3",
+    n_envs=16,
+    n_steps=128,
+    n_minibatches=8,
+    n_epochs=4,
+    total_timesteps=102_400,
+    ent_coef=0.01,
+    n_seeds=10,
+    repeats=3,
+)
 
 CASES = {
     "cartpole-8x128": CARTPOLE,
     "cartpole-128x8": replace(CARTPOLE, n_envs=128, n_steps=8),
+    "cartpole-4096x32": replace(CARTPOLE, n_envs=4096, n_steps=32, total_timesteps=2_621_440),
     "pendulum-1x2048": PENDULUM,
     "pendulum-64x32": replace(PENDULUM, n_envs=64, n_steps=32),
     "breakout-8x128": BREAKOUT,
@@ -142,4 +154,5 @@ CASES = {
     "starpilot-64x256": STARPILOT,
     "cartpole-seeds": replace(CARTPOLE, n_seeds=10, repeats=3),
     "minigrid-seeds": MINIGRID,
+    "lunarlander-seeds": LUNARLANDER,
 }

@@ -81,9 +81,10 @@ def train_together(task: Task) -> list[float | None]:
         raise Cannot("this version has no isobatch train --seeds")
     if task.seeds != list(range(1, len(task.seeds) + 1)):
         raise Cannot("isobatch train --seeds counts from 1")
+    choice = task.options.get("compile", "auto")
     with tempfile.TemporaryDirectory() as folder:
         words = ["train", task.case.env, "--seeds", str(len(task.seeds)), "--quiet"]
-        words += ["--out", str(Path(folder) / "runs"), *flags(settings(task.case, "auto"))]
+        words += ["--out", str(Path(folder) / "runs"), *flags(settings(task.case, choice))]
         with redirect_stdout(io.StringIO()):
             code = main(words)
         if code:

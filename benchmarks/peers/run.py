@@ -47,7 +47,7 @@ class Peer:
 
 PEERS = {
     "isobatch": Peer("isobatch", "own", together=True),
-    "isobatch-again": Peer("isobatch", "own", together=True, again=True),
+    "isobatch-again": Peer("isobatch", "own", {"compile": "on"}, together=True, again=True),
     "isobatch-compiled": Peer("isobatch", "own", {"compile": "on"}),
     "isobatch-processes": Peer("isobatch", "own", only_seeds=True),
     "sb3": Peer("sb3"),
@@ -55,9 +55,9 @@ PEERS = {
     "rejax": Peer("rejax", together=True),
     "cleanrl": Peer("cleanrl", "cleanrl"),
 }
-"""Isobatch in its four ways: as it comes, on a machine where nothing was compiled; the same for the
-second time; with the update compiled however short the run; and, for several seeds, in processes
-side by side instead of one process for all."""
+"""Isobatch in its four ways: as it comes; with the update compiled however short the run, for the
+first time and for the second; and, for several seeds, in processes side by side instead of one
+process for all."""
 
 
 def cores() -> int:
