@@ -157,7 +157,7 @@ def test_other_environments_and_another_machine_need_to_be_allowed(tmp_path, mon
 def test_a_longer_budget_does_not_decide_anew_what_is_compiled(tmp_path, monkeypatch):
     asked = []
 
-    def worth(batch, budget):
+    def worth(batch, budget, runs):
         asked.append(budget)
         return False
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 import isobatch
+from isobatch.models.layers import traced
 
 FOLDER = "ISOBATCH_CACHE"
 """Environment variable: where compiled functions are kept instead of the user's cache."""
@@ -115,7 +116,7 @@ def _built(function: Function, tensors: Sequence[Tensor], path: Path) -> Any:
 
     unfinished = path.with_name(f".{path.stem}-{secrets.token_hex(4)}.pt2")
     # Compile in this process: a pool of compiler processes would outlive a short run.
-    with warnings.catch_warnings(), config.patch(compile_threads=1), torch.no_grad():
+    with warnings.catch_warnings(), config.patch(compile_threads=1), torch.no_grad(), traced():
         warnings.simplefilter("ignore")  # PyTorch's own, about its own insides.
         graph = make_fx(function)(*tensors)
         exported = torch.export.export(graph, tuple(tensors))
