@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-
 _is_traced = ContextVar("is_traced", default=False)
 
 
