@@ -33,18 +33,24 @@ def call(function, name: str | None = "three x plus y", rows=4):
     assert total.tolist() == [float(x.sum())]
 
 
-def test_what_was_compiled_is_loaded_by_the_next_and_compiled_again_where_damaged(cache):
-    first, second, third, fourth = (Counted() for _ in range(4))
+def test_what_was_compiled_is_loaded_by_the_next(cache):
+    first, second = Counted(), Counted()
     call(first)
     assert first.calls
     call(second)
     assert not second.calls
+
+
+@pytest.mark.long
+def test_a_damaged_function_is_compiled_again(cache):
+    call(Counted())
     (kept,) = cache.glob("*.pt2")
     kept.write_bytes(kept.read_bytes()[:1000])
-    call(third)
-    assert third.calls
-    call(fourth)
-    assert not fourth.calls
+    again, after = Counted(), Counted()
+    call(again)
+    assert again.calls
+    call(after)
+    assert not after.calls
 
 
 def test_other_shapes_names_and_threads_are_other_functions():

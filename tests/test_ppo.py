@@ -494,7 +494,15 @@ def test_compiled_update_reads_the_models_own_weights(case):
         assert torch.equal(views.get(name, parameter), parameter), name
 
 
-@pytest.mark.parametrize("overrides", LAYOUTS.values(), ids=[*LAYOUTS])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param(
+            each, id=name, marks=[] if name in ("ppo", "by minibatch") else pytest.mark.long
+        )
+        for name, each in LAYOUTS.items()
+    ],
+)
 def test_compiled_update_learns_what_the_plain_one_does(overrides):
     recipe = PLAIN.replace(n_minibatches=3, n_epochs=2, **overrides)
     plain, statistics = learned(recipe)
