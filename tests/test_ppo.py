@@ -282,12 +282,15 @@ def test_minibatch_normalisation_takes_each_minibatchs_own_moments(kind):
     assert blind == (kind == "minibatch")
 
 
-def test_minibatch_of_one_row_is_not_normalised_by_anothers_moments():
-    recipe = PLAIN.replace(advantage_normalization="minibatch")
-    state = begin(recipe)
+def normalised_by_minibatch():
+    state = begin(PLAIN.replace(advantage_normalization="minibatch"))
     rollout = experience(state)
     advantages, targets = ppo.advantages_and_targets(state, rollout)
-    gathering = ppo.Gathering(state, rollout, advantages, targets, 0.2)
+    return ppo.Gathering(state, rollout, advantages, targets, 0.2), rollout, advantages
+
+
+def test_minibatch_of_one_row_is_not_normalised_by_anothers_moments():
+    gathering, _, _ = normalised_by_minibatch()
     alone = torch.tensor([3])
     gathering.begin_minibatch(alone)
     expected = gathering(alone).advantages.clone()
@@ -297,11 +300,7 @@ def test_minibatch_of_one_row_is_not_normalised_by_anothers_moments():
 
 
 def test_chunks_and_padding_are_normalised_by_the_whole_minibatch():
-    recipe = PLAIN.replace(advantage_normalization="minibatch")
-    state = begin(recipe)
-    rollout = experience(state)
-    advantages, targets = ppo.advantages_and_targets(state, rollout)
-    gathering = ppo.Gathering(state, rollout, advantages, targets, 0.2)
+    gathering, rollout, advantages = normalised_by_minibatch()
     rows = rollout.valid.flatten().nonzero().squeeze(1)[:9]
     gathering.begin_minibatch(rows)
     whole = gathering(rows).advantages

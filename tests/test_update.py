@@ -182,6 +182,16 @@ def test_minibatch_beyond_the_compiled_size_is_taken_all_the_same():
     assert plain.parameters.gradient.any()
 
 
+def test_networks_with_buffers_are_not_compiled_since_these_may_change():
+    plain, taker = (stepper(network().float()) for _ in range(2))
+    taker.model.register_buffer("running", torch.zeros(1))
+    taker.compiled = CompiledGradient(taker.model, taker.parameters, squared_errors, capacity=32)
+    with pytest.warns(UserWarning, match="have buffers.*goes on uncompiled"):
+        taker.gradient(torch.arange(20), gather_float32)
+    plain.gradient(torch.arange(20), gather_float32)
+    assert torch.equal(taker.parameters.gradient, plain.parameters.gradient)
+
+
 def sgd_step(max_grad_norm):
     """Return (the step taken at step size 1, the gradient, the norm reported)."""
     taker = stepper(network(), max_grad_norm, optimizer="sgd")

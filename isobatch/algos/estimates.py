@@ -6,8 +6,19 @@ import torch
 from torch import Tensor
 
 from isobatch.advantages import gae
+from isobatch.envs import Observation
 from isobatch.experience import Rollout
 from isobatch.state import TrainState
+
+
+def flat_observations(state: TrainState, rollout: Rollout) -> Observation:
+    """Return the observations acted on, normalised, as rows [T N, ...].
+
+    Once for each rollout: the statistics stay as they are while it is learned from.
+    """
+    return state.observation_normalizer(
+        {part: each[:-1].flatten(0, 1) for part, each in rollout.observations.items()}
+    )
 
 
 def training_rewards(state: TrainState, rollout: Rollout) -> Tensor:

@@ -13,6 +13,7 @@ from isobatch.algos.estimates import (
     advantages_and_targets,
     change_at_half,
     explained_variance,
+    flat_observations,
     normalized,
 )
 from isobatch.algos.learner import Context, Latest, Learned
@@ -190,10 +191,7 @@ class Gathering:
         self.exact_kl = settings.objective == "kl" and settings.kl_estimator == "exact"
         self.by_minibatch = settings.advantage_normalization == "minibatch"
         self._minibatch = torch.empty(0, dtype=torch.long)
-        # Once, not at each row's turn: the statistics stay as they are while it is learned from.
-        observations = state.observation_normalizer(
-            {part: each[:-1].flatten(0, 1) for part, each in rollout.observations.items()}
-        )
+        observations = flat_observations(state, rollout)
         vector = observations.pop("vector", None)
         self.images = observations
         actions, params, logp_prox = rollout.actions.flatten(0, 1), rollout.params, rollout.logp

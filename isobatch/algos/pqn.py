@@ -15,7 +15,11 @@ import torch
 from torch import Tensor
 
 from isobatch import losses
-from isobatch.algos.estimates import advantages_and_targets, explained_variance
+from isobatch.algos.estimates import (
+    advantages_and_targets,
+    explained_variance,
+    flat_observations,
+)
 from isobatch.algos.learner import Context, Latest, Learned
 from isobatch.algos.stepping import learning_rate, make_stepper, mean_statistics
 from isobatch.experience import Rollout
@@ -109,9 +113,7 @@ class Gathering:
     scalars: Mapping[str, Tensor] = {}
 
     def __init__(self, state: TrainState, rollout: Rollout, targets: Tensor) -> None:
-        observations = state.observation_normalizer(
-            {part: each[:-1].flatten(0, 1) for part, each in rollout.observations.items()}
-        )
+        observations = flat_observations(state, rollout)
         vectors = {"actions": rollout.actions.flatten(0, 1)}
         if "vector" in observations:
             vectors["vector"] = observations.pop("vector")

@@ -1,7 +1,8 @@
 """Functions of tensors, compiled ahead of time and kept for the next run.
 
-Compiling takes about ten seconds, loading what was compiled some milliseconds: PyTorch's compiler
-is not even imported. What is kept is machine code, so it is kept where only its owner can write.
+Compiling takes about twenty seconds, loading what was compiled some milliseconds: PyTorch's
+compiler is not even imported. What is kept is machine code, so it is kept where only its owner can
+write.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from isobatch.batch import Batch
-from isobatch.update.ahead import Ahead, has_compiler
+from isobatch.update.ahead import Ahead, CompilationFailed, has_compiler
 from isobatch.update.gradient import Evaluate, Gather, padded, sums
 from isobatch.update.optimize import FlatParameters
 
@@ -51,6 +51,11 @@ class CompiledGradient:
         samples = gather(rows)
         leaves, form = tree_flatten(samples)
         if self._ahead is None:
+            if any(True for _ in self._model.buffers()):
+                raise CompilationFailed(
+                    "the update could not be compiled (the networks have buffers, which would stay as "
+                    "they are now)"
+                )
             self._names = list(self._evaluate(self._model, samples)[1])
             there = [each is not None for each in leaves]
             self._ahead = Ahead(partial(self._gradient, form, there), self._name)

@@ -76,7 +76,7 @@ class Stack:
         self._room: Tensor | None = None
         self._shares: dict[tuple[int, ...], Tensor] = {}
         self._compiled = compiled
-        self._ahead: dict[str, tuple[Ahead, list[str]]] = {}
+        self._ahead: dict[Any, tuple[Ahead, list[str]]] = {}
 
     def __call__(self, asked: Mapping[int, Wanted]) -> dict[int, dict[str, Tensor]]:
         """Leave gradients with their steppers; return the mean statistics, as `Stepper.gradient`.
@@ -124,7 +124,7 @@ class Stack:
     ) -> tuple[list[str], Tensor]:
         key = losses.key
         if key not in self._ahead:
-            ahead = Ahead(partial(self._flat, losses), None if losses.name is None else key)
+            ahead = Ahead(partial(self._flat, losses), losses.kept_as)
             self._ahead[key] = ahead, list(losses(self._call, matrix)[1])
         ahead, names = self._ahead[key]
         gradient, means = ahead(self._weights, matrix, share, *losses.tensors)
@@ -222,9 +222,16 @@ class Losses:
         return self.some.stepper.name
 
     @property
-    def key(self) -> str:
-        """What they depend on, as far as it is known, and which numbers are tensors."""
-        return "\n".join([str(self.name), *self.scalars, *self.coefficients])
+    def kept_as(self) -> str | None:
+        """The name, and which numbers are tensors; None where the name is not known."""
+        if self.name is None:
+            return None
+        return "\n".join([self.name, *self.scalars, *self.coefficients])
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells them from other losses of the same runs."""
+        return _loss(self.some.stepper), tuple(self.scalars), tuple(self.coefficients)
 
     @property
     def tensors(self) -> list[Tensor]:
