@@ -53,8 +53,8 @@ class CompiledGradient:
         if self._ahead is None:
             if any(True for _ in self._model.buffers()):
                 raise CompilationFailed(
-                    "the update could not be compiled (the networks have buffers, which would stay as "
-                    "they are now)"
+                    "the update could not be compiled (the networks have buffers, which would "
+                    "stay as they are now)"
                 )
             self._names = list(self._evaluate(self._model, samples)[1])
             there = [each is not None for each in leaves]
