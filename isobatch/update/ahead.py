@@ -34,6 +34,16 @@ MOST_KEPT = 32
 SOURCES = ("models", "update", "algos", "losses.py", "objectives.py")
 """What the compiled functions are made of."""
 
+QUICKLY = {
+    # In this process: a pool of compiler processes would outlive a short run.
+    "compile_threads": 1,
+    # The processor's own word for its instructions, instead of compiling three programs to try.
+    "cpp.vec_isa_ok": True,
+    # Headers compiled for later use take twice as long as the one function here that uses them.
+    "aot_inductor.precompile_headers": False,
+}
+"""How PyTorch's compiler is set: the last two took more than half of a first compilation."""
+
 Function = Callable[..., Sequence[Tensor]]
 """Of tensors; pure."""
 
@@ -116,8 +126,7 @@ def _built(function: Function, tensors: Sequence[Tensor], path: Path) -> Any:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     unfinished = path.with_name(f".{path.stem}-{secrets.token_hex(4)}.pt2")
-    # Compile in this process: a pool of compiler processes would outlive a short run.
-    with warnings.catch_warnings(), config.patch(compile_threads=1), torch.no_grad(), traced():
+    with warnings.catch_warnings(), config.patch(QUICKLY), torch.no_grad(), traced():
         warnings.simplefilter("ignore")  # PyTorch's own, about its own insides.
         graph = make_fx(function)(*tensors)
         exported = torch.export.export(graph, tuple(tensors))
