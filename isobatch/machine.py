@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,22 +39,36 @@ took two to seven times as long as one.
 """
 
 
+_sharing: ContextVar[int] = ContextVar("sharing", default=1)
+
+
+def gradient_threads() -> int:
+    """Return how many threads share a gradient's rows (`update.replicas`) at the moment."""
+    return _sharing.get()
+
+
 @contextmanager
 def torch_threads(count: int, images: bool, work: int = 0) -> Iterator[None]:
-    """Set PyTorch's threads, and NumPy's matrix products to one thread, for as long as this lasts.
+    """Choose the threads that share a gradient's rows, for as long as this lasts.
 
     `count`, or for 0: all cores for images; otherwise one, or as many as a gradient's `work`, its
     rows x parameters, is worth, at most as many as PyTorch takes by itself. That is one in a
     process that was given one core (`parent.ONE_THREAD`).
+
+    Single operations have as many threads for images, and one for vectors: threads that meet in
+    every small operation wait for each other, and for whoever else has a core. NumPy's matrix
+    products have one thread.
     """
     before = torch.get_num_threads()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else before
-    chosen = cores if images else max(1, min(before, cores, work // THREAD_WORK))
-    torch.set_num_threads(count or chosen)
+    chosen = count or (cores if images else max(1, min(before, cores, work // THREAD_WORK)))
+    torch.set_num_threads(chosen if images else 1)
+    sharing = _sharing.set(chosen)
     try:
         with _one_blas_thread():
             yield
     finally:
+        _sharing.reset(sharing)
         torch.set_num_threads(before)
 
 

@@ -11,7 +11,13 @@ import torch
 import isobatch
 from isobatch import machine
 from isobatch.envs.pool import PoolEnv
-from isobatch.machine import cgroup_limits, one_core, thread_ids, torch_threads
+from isobatch.machine import (
+    cgroup_limits,
+    gradient_threads,
+    one_core,
+    thread_ids,
+    torch_threads,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cores are held on Linux only")
 
@@ -79,13 +85,14 @@ def test_only_a_single_envpool_worker_is_held(threads, cores):
 
 
 @pytest.mark.parametrize(
-    ("count", "images", "expected"), [(3, False, 3), (3, True, 3), (0, False, 1)]
+    ("count", "images", "sharing", "own"),
+    [(3, False, 3, 1), (3, True, 3, 3), (0, False, 1, 1)],
 )
-def test_torch_threads(count, images, expected):
+def test_vectors_are_divided_by_rows_and_images_by_operations_too(count, images, sharing, own):
     before = torch.get_num_threads()
     with torch_threads(count, images):
-        assert torch.get_num_threads() == expected
-    assert torch.get_num_threads() == before
+        assert (gradient_threads(), torch.get_num_threads()) == (sharing, own)
+    assert (gradient_threads(), torch.get_num_threads()) == (1, before)
 
 
 def test_images_use_every_core():
@@ -170,7 +177,7 @@ def test_numpy_has_one_thread_whatever_pytorch_has(two_threads):
 
 
 def test_pytorchs_own_threads_are_not_numpys(two_threads):
-    with torch_threads(2, images=False):
+    with torch_threads(2, images=True):
         assert torch.get_num_threads() == 2
 
 
@@ -181,14 +188,14 @@ def test_pytorchs_own_threads_are_not_numpys(two_threads):
 )
 def test_a_gradient_has_as_many_threads_as_it_is_worth(two_threads, count, work, threads):
     with torch_threads(count, images=False, work=work):
-        assert torch.get_num_threads() == threads
+        assert gradient_threads() == threads
     assert torch.get_num_threads() == 2
 
 
 def test_a_process_with_one_thread_keeps_to_it():
     torch.set_num_threads(1)
     with torch_threads(0, images=False, work=2**30):
-        assert torch.get_num_threads() == 1
+        assert gradient_threads() == 1
 
 
 LARGE: dict[str, Any] = {
@@ -203,7 +210,7 @@ def used(out, **changes):
     seen = []
 
     def look(row):
-        seen.append(torch.get_num_threads())
+        seen.append(gradient_threads())
         return False
 
     isobatch.train("CartPole-v1", **LARGE | changes, on_iteration=look, out=out)
@@ -235,7 +242,7 @@ def test_a_resumed_run_has_the_threads_it_began_with(two_threads, tmp_path):
     seen = []
 
     def look(row):
-        seen.append((row["n_steps"], torch.get_num_threads()))
+        seen.append((row["n_steps"], gradient_threads()))
         return len(seen) != 4
 
     run = isobatch.train("CartPole-v1", **LARGE | schedule, on_iteration=look, out=tmp_path / "run")

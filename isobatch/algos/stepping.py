@@ -11,6 +11,7 @@ from torch import Tensor
 
 from isobatch.algos.learner import Context
 from isobatch.clock import OFF, Clock
+from isobatch.machine import THREAD_WORK, gradient_threads
 from isobatch.models.encoders import CustomEncoder
 from isobatch.objectives import BUILT_IN
 from isobatch.recipe import Objective, Recipe
@@ -34,7 +35,7 @@ def make_stepper(
         capacity = recipe.batch.most_rows
         compiled = CompiledGradient(state.model, parameters, evaluate, capacity, name)
     on_cpu = parameters.vector.device.type == "cpu"
-    if compiled is None and context.is_alone and on_cpu and state.has_images:
+    if compiled is None and context.is_alone and on_cpu:
         replicas = _replicas(state)
     stepper = Stepper(
         state.model,
@@ -72,8 +73,10 @@ def pays_to_compile(state: TrainState, runs: int = 1) -> bool:
     recipe, choice = state.recipe, state.recipe.machine.compile
     # Not the budget of the moment: resuming may change it, and compiled bits are others.
     budget = state.counters.budget or recipe.total_timesteps
-    on_cpu = state.parameters.vector.device.type == "cpu"
-    small = on_cpu and not state.has_images and not any(True for _ in state.model.buffers())
+    on_cpu, size = state.parameters.vector.device.type == "cpu", state.parameters.vector.numel()
+    # What is worth two threads has little dispatch to save, and compiled has one thread.
+    small = on_cpu and not state.has_images and recipe.batch.most_rows * size < 2 * THREAD_WORK
+    small = small and not any(True for _ in state.model.buffers())
     return choice == "on" or (
         choice == "auto" and small and worth_compiling(recipe.batch, budget, runs)
     )
@@ -110,11 +113,11 @@ def _read(value: Any) -> Any:
 
 
 def _replicas(state: TrainState) -> Replicas | None:
-    """Return copies for as many threads as PyTorch may use; of a user's own module none.
+    """Return copies for as many threads as a gradient has; of a user's own module none.
 
     It may keep state or draw random numbers as it goes, which would depend on the threads.
     """
-    count = torch.get_num_threads()
+    count = gradient_threads()
     if count == 1 or any(isinstance(part, CustomEncoder) for part in state.model.modules()):
         return None
     return Replicas(state.model, state.parameters, count)

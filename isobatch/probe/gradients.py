@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from isobatch.machine import gradient_threads
 from isobatch.models import ActorCritic, Agent
 from isobatch.models.q_network import QNetwork
 
@@ -155,7 +156,7 @@ def directions(
 ) -> Directions:
     """Return the directions of rows [L, M, ...]; `progress` is told of rows as they are done.
 
-    By as many threads as PyTorch may use, each with rows and a copy of the networks of its own:
+    By as many threads as a gradient has, each with rows and a copy of the networks of its own:
     what one sample takes is too little to divide, and a network being differentiated holds its
     weights for one thread only.
     """
@@ -179,7 +180,7 @@ def directions(
             begin += len(chunk)
             progress(len(chunk))
 
-    threads = min(torch.get_num_threads(), count)
+    threads = min(gradient_threads(), count)
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         copies = [copy.deepcopy(output) for _ in range(threads)]
         list(pool.map(fill, copies, torch.arange(count).tensor_split(threads)))

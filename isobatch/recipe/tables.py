@@ -322,8 +322,8 @@ class Machine:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """PyTorch device; auto uses CUDA if available."""
     threads: Threads = 0
-    """PyTorch's CPU threads; 0 uses all cores for images, one for MLPs, and more where minibatches
-    are large (rows x parameters of 16 million or more)."""
+    """CPU threads that share the rows of a gradient; 0 uses all cores for images, one for MLPs, and
+    more where minibatches are large (rows x parameters of 16 million or more)."""
     chunk_size: Whole = 0
     """Rows per forward and backward pass, accumulated to the exact gradient of the minibatch; 0
     chooses a cache-sized number."""

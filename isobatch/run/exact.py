@@ -21,6 +21,7 @@ from isobatch.algos.learner import Holds
 from isobatch.envs import Observation
 from isobatch.errors import UserError, understanding
 from isobatch.files import Mark
+from isobatch.machine import gradient_threads
 from isobatch.run.environments import Environments
 from isobatch.run.journal import file_name
 from isobatch.run.store import Checkpoint
@@ -34,7 +35,7 @@ def machine() -> dict[str, Any]:
     return {
         "torch": torch.__version__,
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
+        "threads": gradient_threads(),
     }
 
 

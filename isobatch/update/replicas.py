@@ -1,7 +1,8 @@
 """A minibatch's gradient by several threads, each with a share of the rows.
 
-A convolution over a cache-sized chunk is too little work to divide: a thread to a core, each on
-rows of its own, is a tenth faster than all of them on every layer.
+A layer's work on a cache-sized chunk is too little to divide: a thread to a core, each on rows of
+its own, is a tenth faster than all of them on every convolution. And threads that meet once a
+gradient wait less for a core that other work has than threads that meet in every operation.
 """
 
 from __future__ import annotations
