@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import isobatch
+from isobatch.run.store import CLOCK_COLUMNS
 
-CLOCK = ("seconds", "steps_per_second", "time", "probe_seconds")
 SMALL = {"total_timesteps": 6_000, "compile": "off"}
 IMAGES = {"n_envs": 4, "n_steps": 16, "n_minibatches": 2, "n_epochs": 2, "threads": 2}
 
@@ -98,7 +98,7 @@ def fingerprint(path: Path) -> dict[str, str]:
     columns: dict[str, list[Any]] = {}
     for row in rows:
         for name, value in row.items():
-            if name not in CLOCK:
+            if name not in CLOCK_COLUMNS:
                 columns.setdefault(name, []).append([row["iterations"], value])
     found = {name: _hash(json.dumps(values).encode()) for name, values in columns.items()}
     return {"rows": str(len(rows)), **found, "policy": _policy(path)}

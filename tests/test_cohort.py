@@ -20,7 +20,7 @@ from isobatch.presets import preset
 from isobatch.run.cohort import alike, why_alone
 from isobatch.run.examine import examine
 from isobatch.run.seeds import begun_in, seed_paths, train_seeds
-from isobatch.run.store import RunDirectory, read_metrics, read_policy
+from isobatch.run.store import CLOCK_COLUMNS, RunDirectory, read_metrics, read_policy
 from isobatch.run.training import Run
 from isobatch.update.partition import minibatches
 
@@ -42,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "by envs": {"minibatches_by": "envs"},
     "evaluated": {"eval_marks": 4, "eval_episodes": 2},
 }
-FREE = ("seconds", "steps_per_second", "time", "resumed", "cohort_width")
+FREE = (*CLOCK_COLUMNS, "resumed", "cohort_width")
 
 
 def recipe_of(case="ppo", **settings):

@@ -19,7 +19,7 @@ from isobatch.envs import supervised
 from isobatch.envs.faults import EnvironmentFailed
 from isobatch.envs.supervised import SupervisedEnv
 from isobatch.run import interrupt
-from isobatch.run.store import read_checkpoint, read_sealed
+from isobatch.run.store import CLOCK_COLUMNS, read_checkpoint, read_sealed
 
 TESTS = Path(__file__).parent
 HOWS = ("sync", "async", "supervised")
@@ -310,7 +310,7 @@ def Counter2():
 
 class TestSupervised:
     def test_it_is_the_same_run_where_nothing_fails(self, tmp_path):
-        clock = {"seconds", "steps_per_second", "time", "env_faults"}
+        clock = {*CLOCK_COLUMNS, "env_faults"}
         sync, supervised = (
             isobatch.train(make_env=Counter2, **TINY, vectorization=how, out=tmp_path / how).metrics
             for how in ("sync", "supervised")

@@ -11,6 +11,7 @@ import isobatch
 from isobatch import UserError
 from isobatch.envs.gym import from_factory
 from isobatch.envs.remade import Part, RemadeEnv, shares
+from isobatch.run.store import CLOCK_COLUMNS
 
 SMALL: dict[str, Any] = {
     "n_envs": 4, "n_steps": 16, "n_minibatches": 2, "n_epochs": 1, "hidden_sizes": (8,),
@@ -77,7 +78,7 @@ def test_parts_wait_for_the_step_they_were_made_at():
 
 def test_until_then_the_run_is_the_same(tmp_path):
     cases: dict[str, dict[str, Any]] = {"plain": {}, "remade": {"remake_steps": 10_000}}
-    free = {"seconds", "steps_per_second", "time", "envs_remade"}
+    free = {*CLOCK_COLUMNS, "envs_remade"}
     rows = [
         [
             {name: value for name, value in row.items() if name not in free}

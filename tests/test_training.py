@@ -230,6 +230,7 @@ COLUMNS = {
     *["env_steps", "iterations", "epochs", "grad_steps", "episode_return", "episode_length"],
     *["policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance"],
     *["steps_per_second", "n_envs", "n_steps", "n_minibatches", "n_epochs"],
+    *["rollout_size", "minibatch_size", "updates_per_sample", "age_iterations", "rows"],
 }
 
 
@@ -243,9 +244,23 @@ def test_every_row_has_the_columns_a_reader_needs(out):
     assert [row["env_steps"] for row in run.metrics] == [18, 36, 54]
     assert [row["epochs"] for row in run.metrics] == [3, 6, 9]
     assert [row["grad_steps"] for row in run.metrics] == [6, 12, 18]
+    assert {row["updates_per_sample"] for row in run.metrics} == {3}
+    assert {(row["rollout_size"], row["minibatch_size"]) for row in run.metrics} == {(18, 9)}
     assert [row["episodes"] for row in run.metrics] == [6, 12, 18]
     assert 0 < run.metrics[0]["entropy"] <= math.log(2) + 1e-6
     assert (run.metrics[0]["n_envs"], run.metrics[0]["n_steps"]) == (2, 9)
+
+
+TIMES = ("env_seconds", "acting_seconds", "learning_seconds", "other_seconds")
+
+
+def test_the_parts_of_an_iterations_time_add_up_to_it(out):
+    run = isobatch.train("CartPole-v1", **TINY, total_timesteps=256, out=out)
+    before = 0.0
+    for row in run.metrics:
+        assert all(row[part] >= 0 for part in TIMES)
+        spent, before = row["seconds"] - before, row["seconds"]
+        assert sum(row[part] for part in TIMES) == pytest.approx(spent, abs=2e-6)
 
 
 def test_a_last_row_too_short_to_learn_from_has_the_same_columns(out):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -47,7 +48,7 @@ class Collector:
         With `row_limit`, stop before the transitions could exceed it: the data budget's last
         rollout is shortened so that it is never overrun.
         """
-        n_envs = self.env.n_envs
+        began, self._env_seconds, n_envs = time.perf_counter(), 0.0, self.env.n_envs
         act, distribution = actor.acting(n_envs), actor.distribution
         noise = actor.noise(n_steps, n_envs, self._float).unbind()
         record = Recorder(
@@ -74,6 +75,8 @@ class Collector:
         if self.on_actions is not None:
             self.on_actions(rollout.actions, None)
         self._copies.see(rollout)
+        rollout.collect_seconds = time.perf_counter() - began
+        rollout.env_seconds = self._env_seconds
         return rollout
 
     @torch.no_grad()
@@ -105,8 +108,11 @@ class Collector:
                 self.observation = self._on_device(step.observation)
 
     def _step(self, action: Tensor, t: int) -> Step:
+        began = time.perf_counter()
         try:
-            return self.env.step(action)
+            step = self.env.step(action)
+            self._env_seconds += time.perf_counter() - began
+            return step
         except ActionNotFinite as error:
             # Usually the environment's own doing: say so if it is.
             self._refuse("an observation", self.observation, self.steps_taken + t)

@@ -60,6 +60,10 @@ class Rollout:
     """[T, N]: log-probability under the policy as it was before this update; None: `logp`."""
     dropped: Tensor | None = None
     """[T, N] bool: the environment was replaced, its episode is lost; None: that cannot be."""
+    collect_seconds: float = 0.0
+    """Wall-clock time of collecting it; in a cohort, of collecting those of all its runs."""
+    env_seconds: float = 0.0
+    """Of that, time in the environments."""
 
     @property
     def n_valid(self) -> int:
@@ -103,6 +107,8 @@ class Rollout:
         return Rollout(
             observations={part: seen(each) for part, each in self.observations.items()},
             values=seen(self.values),
+            collect_seconds=self.collect_seconds,
+            env_seconds=self.env_seconds,
             **fields,
         )
 

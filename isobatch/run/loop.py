@@ -12,6 +12,7 @@ from typing import Any
 from isobatch import machine, scaling
 from isobatch.algos import Context, Learned, Learner, make_learner
 from isobatch.algos.learner import TakeGradient, own_gradient
+from isobatch.batch import Batch
 from isobatch.errors import UserError
 from isobatch.experience import Rollout
 from isobatch.noise import online
@@ -160,15 +161,17 @@ async def _iterate(
         if stop.requested:
             keeper.rescue(state)  # The update may take longer than is left.
         keeper.settled = False
+        before = time.perf_counter()
         with clock.section("advantages"):
             learned = await guard.learn(state, rollout)
         now = time.perf_counter()
-        elapsed, began = now - began, now
+        elapsed, learning, began = now - began, now - before, now
         with clock.section("metrics"):
             count(state, rollout, learned, environments.made, elapsed)
             statistics = dict.fromkeys(columns) | learned.statistics
+            spent = ledger(state.recipe.batch, rollout, learned, elapsed, learning)
             events = environments.take_events(sinks.note)
-            row = metrics_row(state, rollout, statistics, elapsed) | moved | events | first
+            row = metrics_row(state, rollout, spent | statistics, elapsed) | moved | events | first
             first = {}
             sinks.row(row)
         keeper.settle(state)
@@ -244,6 +247,27 @@ def metrics_row(
         "seconds": round(counters.seconds, 6),
         "steps_per_second": rollout.n_valid / elapsed,
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+
+
+def ledger(
+    batch: Batch, rollout: Rollout, learned: Learned, elapsed: float, learning: float
+) -> dict[str, float]:
+    """Return what the iteration's batch was used for, and where its time went.
+
+    The four times add up to the iteration's. What is neither collecting nor learning is other: the
+    files of the iteration before, and in a cohort waiting for other runs.
+    """
+    passes = learned.grad_steps / max(1, batch.minibatches_for(len(rollout.actions)))
+    return {
+        "rollout_size": batch.rollout_size,
+        "minibatch_size": batch.minibatch_size,
+        "updates_per_sample": passes,
+        "age_iterations": 0.0,
+        "env_seconds": rollout.env_seconds,
+        "acting_seconds": rollout.collect_seconds - rollout.env_seconds,
+        "learning_seconds": learning,
+        "other_seconds": elapsed - rollout.collect_seconds - learning,
     }
 
 

@@ -55,7 +55,10 @@ __all__ = [
     "write_sealed",
 ]  # fmt: skip
 
-CLOCK_COLUMNS = ("seconds", "steps_per_second", "time", "probe_seconds")
+CLOCK_COLUMNS = (
+    "seconds", "steps_per_second", "time", "probe_seconds", "env_seconds", "acting_seconds",
+    "learning_seconds", "other_seconds",
+)  # fmt: skip
 """Metrics that depend on the clock; all others are the same for the same recipe."""
 KEPT_CHECKPOINTS = 2
 GROWN = re.compile(r"(actions|phase)-[0-9]+\.bin")
