@@ -12,6 +12,7 @@ from torch import nn
 
 from isobatch import diagnostics
 from isobatch.diagnostics import (
+    StateCoverage,
     dormant_fraction,
     effective_rank,
     feature_rank,
@@ -19,9 +20,12 @@ from isobatch.diagnostics import (
     gradient_norm_kurtosis,
     importance_ess,
     kurtosis,
+    observation_scale,
     policy_variance,
     singular_values,
     srank,
+    state_coverage,
+    visited_entropy,
     weight_norm,
 )
 
@@ -290,13 +294,163 @@ def test_ranks_at_the_edges(rank):
         rank(torch.zeros(2, 3, 4))
 
 
+# States
+
+
+def test_entropy_of_visits_by_hand():
+    assert visited_entropy(torch.tensor([3, 3, 3])) == 0
+    assert visited_entropy(torch.arange(8)) == pytest.approx(math.log(8))
+    expected = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert visited_entropy(torch.tensor([5, 5, -2, 5])) == pytest.approx(expected)
+    rows = torch.tensor([[0, 1], [0, 1], [1, 0], [0, 1]])
+    assert visited_entropy(rows) == pytest.approx(expected)
+    assert math.isnan(visited_entropy(torch.zeros(0, dtype=torch.long)))
+    assert math.isnan(visited_entropy(torch.tensor([0.0, NAN])))
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=100))
+def test_entropy_of_visits_is_scipys(ids):
+    _, counts = np.unique(ids, return_counts=True)
+    expected = pytest.approx(scipy.stats.entropy(counts), abs=1e-12)
+    assert visited_entropy(torch.tensor(ids)) == expected
+
+
+def test_coverage_by_hand():
+    # In bins of 0.5 x 2 = 1: 0, 0, 1, 2, and the second coordinate apart.
+    rows = torch.tensor([[0.0, 0], [0.4, 0], [0.6, 0], [2.0, 0], [2.0, 9]])
+    assert state_coverage(rows, scale=torch.tensor([2.0, 2.0])) == 4 / 5
+    assert state_coverage(rows, width=5.0, scale=torch.tensor([2.0, 2.0])) == 2 / 5
+    assert state_coverage(torch.ones(4, 3)) == 1 / 4
+    assert math.isnan(state_coverage(torch.zeros(0, 3)))
+
+
+def test_the_scale_is_the_deviation_or_one():
+    rows = torch.tensor([[0.0, 0.1, NAN], [4.0, 0.1, 1.0], [2.0, 0.1, 1.0]])
+    expected = [math.sqrt(8 / 3), 1.0, 1.0]
+    np.testing.assert_allclose(observation_scale(rows), expected, rtol=1e-6)
+    assert len(observation_scale(torch.zeros(3, 2, 2, dtype=torch.uint8))) == 0
+
+
+@given(st.floats(1e-3, 1e3))
+def test_coverage_does_not_depend_on_the_unit(unit):
+    rows = (normal(500, 2) * 4).round() / 4
+    assert state_coverage(rows * unit) == pytest.approx(state_coverage(rows), abs=0.02)
+
+
+def test_images_count_pixel_by_pixel():
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (40, 7, 7, 3), dtype=np.uint8)  # 147 bytes: not by eight.
+    seen = torch.from_numpy(np.concatenate([images, images]))
+    assert state_coverage(seen) == 0.5
+    seen[40:, 6, 6, 2] ^= 1
+    assert state_coverage(seen) == 1
+
+
+def test_single_bits_are_told_apart():
+    """Wherever they are, alone or in pairs: the weak spot of sums modulo 2^64."""
+    bits = torch.eye(256, dtype=torch.uint8).reshape(256, 32, 8)
+    rows = (bits * (2 ** torch.arange(8, dtype=torch.uint8))).sum(2, dtype=torch.uint8)
+    first, second = torch.triu_indices(256, 256)
+    pairs = rows[first] ^ rows[second]  # Equal ones are zero.
+    distinct = len(np.unique(pairs.numpy(), axis=0))
+    assert state_coverage(pairs) == distinct / len(pairs)
+
+
+def test_parts_of_an_observation_count_together():
+    image = torch.tensor([[0], [0], [1], [1]], dtype=torch.uint8)
+    vector = torch.tensor([[0.0], [5.0], [0.0], [0.0]])
+    assert state_coverage({"image": image, "vector": vector}) == 3 / 4
+    sketch = StateCoverage()
+    sketch.update({"image": image, "vector": vector})
+    sketch.update({"vector": vector, "image": image})
+    assert sketch.distinct == pytest.approx(3, abs=0.01)
+
+
+def test_what_is_no_number_has_a_bin_of_its_own():
+    rows = torch.tensor([NAN, NAN, INF, -INF, 0.0, 1e300])
+    assert state_coverage(rows) == 4 / 6  # The largest bin holds inf and all beyond 2^30.
+
+
+@pytest.mark.parametrize("count", [1, 30, 1_000, 20_000, 60_000, 500_000])
+def test_the_sketch_is_near_the_truth(count):
+    sketch = StateCoverage()
+    for part in torch.arange(count).repeat(2).split(100_000):
+        sketch.update(part)
+    assert sketch.steps == 2 * count
+    assert sketch.distinct == pytest.approx(count, rel=4 * 0.008, abs=0.01)
+    assert sketch.coverage == sketch.distinct / (2 * count)
+
+
+def test_the_sketch_agrees_with_the_exact_number():
+    rows = normal(30_000, 3)
+    scale = observation_scale(rows)
+    sketch = StateCoverage(scale=scale)
+    sketch.update(rows)
+    exact = state_coverage(rows, scale=scale)
+    assert 0.02 < exact < 0.9
+    assert sketch.coverage == pytest.approx(exact, rel=4 * 0.008)
+
+
+def test_a_sketch_never_counts_more_than_it_saw():
+    for count in (1, 7, 300, 5_000):
+        sketch = StateCoverage()
+        sketch.update(torch.arange(count))
+        assert 0 < sketch.coverage <= 1
+
+
+def test_the_first_rows_set_the_bins():
+    sketch = StateCoverage()
+    sketch.update(torch.tensor([[0.0], [4.0]]))  # Deviation 2, bins of 1.
+    sketch.update(torch.tensor([[100.0], [100.2], [101.0]]))
+    assert sketch.distinct == pytest.approx(4, abs=0.01)
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(0, 1000))
+def test_a_sketch_depends_on_neither_order_nor_parts(sizes, seed):
+    rows = normal(sum(sizes), 2, seed=seed)
+    whole, parts = (StateCoverage(scale=torch.ones(2)) for _ in range(2))
+    whole.update(rows)
+    for part in rows.flip(0).split(sizes):
+        parts.update(part)
+    assert whole.distinct == parts.distinct
+    assert whole.steps == parts.steps
+
+
+def test_a_sketch_goes_on_from_its_state():
+    first, second = normal(500, 3), 3 * normal(500, 3, seed=1)
+    whole, before, after = (StateCoverage() for _ in range(3))
+    whole.update(first)
+    before.update(first)
+    state = before.state_dict()
+    before.update(second)  # What a checkpoint holds does not move on with the run.
+    after.load_state_dict(state)
+    assert after.distinct == whole.distinct
+    assert all(isinstance(each, torch.Tensor) for each in state.values())
+    for each in (whole, after):
+        each.update(second)
+    assert after.distinct == whole.distinct == before.distinct
+    assert after.coverage == whole.coverage
+    again = StateCoverage()
+    again.load_state_dict(state)  # Nor with a run that goes on from it.
+    assert again.distinct < after.distinct
+
+
+def test_an_empty_sketch():
+    sketch = StateCoverage()
+    sketch.update(torch.zeros(0, 3))
+    assert sketch.distinct == 0
+    assert math.isnan(sketch.coverage)
+    sketch.load_state_dict(sketch.state_dict())
+    assert sketch.scale is None
+
+
 # All of them
 
 
 def test_every_number_is_a_plain_float_and_no_gradient_flows():
     rows = normal(16, 4).requires_grad_()
-    tensors = {"singular_values"}
-    for name in set(diagnostics.__all__) - tensors:
+    tensors = {"observation_scale", "singular_values"}
+    for name in set(diagnostics.__all__) - tensors - {"StateCoverage"}:
         function = getattr(diagnostics, name)
         found = function(nn.ParameterList([rows]) if name == "weight_norm" else rows)
         assert type(found) is float, name
