@@ -23,8 +23,9 @@ def singular_values(features: Tensor) -> Tensor:
 
     sigma_i = sqrt(lambda_i),  lambda: eigenvalues of F^T F or F F^T, whichever is smaller
 
-    That takes a third to three quarters of the time of `svdvals`. What is lost is below
-    1.5e-8 of the largest, where features of float32 are rounded at 6e-8 themselves.
+    That takes 0.55 of the time of `svdvals` in float64 for [1024, 64], 0.75 for [512, 512]; in
+    float32 `svdvals` takes 1.4 and 1 times as long as this. What is lost is below 1.5e-8 of the
+    largest value, where features of float32 are rounded at 6e-8 themselves.
     """
     if features.ndim != 2:
         raise ValueError(f"features [B, H], got {tuple(features.shape)}")
