@@ -14,8 +14,8 @@ ROOT = Path(isobatch.__file__).parent
 ROOMS = [
     "errors", "files", "plain", "estimate", "text", "machine", "parent", "turns", "clock",
     "registry", "batch", "recipe", "scaling", "envs", "presets", "exchange", "normalize", "models",
-    "experience", "advantages", "losses", "objectives", "proximal", "update", "noise", "state",
-    "algos", "run", "pages", "probe", "study", "cli",
+    "experience", "advantages", "losses", "diagnostics", "objectives", "proximal", "update",
+    "noise", "state", "algos", "run", "pages", "probe", "study", "cli",
 ]  # fmt: skip
 ALLOWED = {
     # Where people look for it: recipe.rescale(n_envs=16).
