@@ -22,12 +22,14 @@ TINY: dict[str, Any] = {"n_envs": 2, "n_steps": 16, "n_minibatches": 2, "n_epoch
 BOTH = ("weight_norm", "gradient_kurtosis", "feature_rank", "dormant_fraction")
 ONCE = ("policy_variance", "importance_ess", "state_coverage")
 DUAL = {"weight_norm", *ONCE, *(f"{name}_{of}" for name in BOTH for of in ("actor", "critic"))}
-RANKS = {f"{name}_{of}" for name in ("srank", "effective_rank") for of in ("actor", "critic")}
+FULL = {"visited_entropy"} | {
+    f"{name}_{of}" for name in ("srank", "effective_rank") for of in ("actor", "critic")
+}
 
 
 def learned(run):
     """Return what a run's rows say of learning alone."""
-    free = {*CLOCK_COLUMNS, *DUAL, *RANKS}
+    free = {*CLOCK_COLUMNS, *DUAL, *FULL}
     return [{k: v for k, v in row.items() if k not in free} for row in run.metrics]
 
 
@@ -43,7 +45,7 @@ def test_no_diagnostic_changes_what_is_learned(tmp_path):
     assert learned(runs["off"]) == learned(runs["cheap"]) == learned(runs["full"])
     assert not DUAL & runs["off"].metrics[0].keys()
     assert runs["cheap"].metrics[0].keys() >= DUAL
-    assert runs["full"].metrics[0].keys() >= DUAL | RANKS
+    assert runs["full"].metrics[0].keys() >= DUAL | FULL
 
 
 def test_measured_every_few_iterations_and_null_between(tmp_path):
@@ -66,10 +68,13 @@ def test_columns_are_what_the_functions_say(tmp_path):
     row, model = run.metrics[-1], isobatch.load(run.path).model
     actor, critic = parts(model)
     assert row["weight_norm"] == pytest.approx(diagnostics.weight_norm(model), rel=1e-5)
-    assert row["weight_norm_actor"] == pytest.approx(diagnostics.weight_norm(model.actor), rel=1e-5)
+    own = [float(each.detach().norm()) for each in model.get_submodule("actor").parameters()]
+    assert row["weight_norm_actor"] == pytest.approx(math.hypot(*own), rel=1e-5)
     rest = row["weight_norm"] ** 2 - row["weight_norm_actor"] ** 2
     assert row["weight_norm_critic"] == pytest.approx(math.sqrt(rest), rel=1e-5)
-    held = {"vector": read_checkpoint(run.path)["seen.held.vector"]}
+    saved = read_checkpoint(run.path)
+    assert saved is not None
+    held = {"vector": saved["seen.held.vector"]}
     for part in (actor, critic):
         with torch.no_grad():
             layers = part.encoder.activations(held)
@@ -147,9 +152,10 @@ def test_held_out_observations_are_the_first_ones_and_bounded():
 
 def test_what_was_seen_is_in_the_checkpoint():
     seen, again = Seen(), Seen()
-    seen.update({"vector": torch.randn(100, 3)})
+    seen.update({"vector": torch.randn(100, 3)}, count_visits=True)
     again.load_state_dict(seen.state_dict())
     torch.testing.assert_close(again.held, seen.held)
     assert again.coverage.coverage == seen.coverage.coverage
+    assert again.visits.entropy == seen.visits.entropy > 0
     again.load_state_dict({})
     assert not again.held

@@ -6,6 +6,7 @@ a Python float, nan where the quantity is not defined (an empty batch, numbers t
 
 from isobatch.diagnostics.coverage import (
     StateCoverage,
+    VisitCounts,
     observation_scale,
     state_coverage,
     visited_entropy,
@@ -19,6 +20,7 @@ from isobatch.diagnostics.seen import Seen
 __all__ = [
     "Seen",
     "StateCoverage",
+    "VisitCounts",
     "dormant_fraction",
     "effective_rank",
     "feature_rank",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from isobatch.diagnostics.coverage import StateCoverage
+from isobatch.diagnostics.coverage import StateCoverage, VisitCounts
 
 HELD_ROWS = 512
 """Observations that ranks and dormant units are measured on."""
@@ -16,15 +16,16 @@ HELD_BYTES = 1 << 23
 
 
 class Seen:
-    """Observations held out from the first rollout, and a sketch of all that were seen."""
+    """Observations held out from the first rollout, and what is counted of all that were seen."""
 
     def __init__(self) -> None:
         self.held: dict[str, Tensor] = {}
         """Rows [H, ...] as the environment gave them; empty before the first rollout."""
         self.coverage = StateCoverage()
+        self.visits = VisitCounts()
 
     @torch.no_grad()
-    def update(self, observations: Mapping[str, Tensor]) -> None:
+    def update(self, observations: Mapping[str, Tensor], count_visits: bool = False) -> None:
         """Take in a rollout's transitions [B, ...]; of the first, hold out evenly spread ones."""
         count = len(next(iter(observations.values())))
         if not count:
@@ -36,19 +37,26 @@ class Seen:
             self.held = {
                 part: each[rows.to(each.device)].clone() for part, each in observations.items()
             }
-        self.coverage.update(observations)
+        hashes = self.coverage.update(observations)
+        if count_visits:
+            self.visits.update(hashes)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps."""
-        coverage = {f"coverage.{name}": each for name, each in self.coverage.state_dict().items()}
-        return coverage | {f"held.{part}": each for part, each in self.held.items()}
+        parts = {
+            "coverage": self.coverage.state_dict(),
+            "visits": self.visits.state_dict(),
+            "held": self.held,
+        }
+        return {f"{part}.{name}": each for part, own in parts.items() for name, each in own.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore from `state_dict`; of nothing, as older checkpoints have it, begin anew."""
-        parts: dict[str, dict[str, Tensor]] = {"coverage": {}, "held": {}}
+        parts: dict[str, dict[str, Tensor]] = {"coverage": {}, "visits": {}, "held": {}}
         for name, each in state.items():
             part, _, rest = name.partition(".")
             parts[part][rest] = each
         self.held = parts["held"]
         if parts["coverage"]:
             self.coverage.load_state_dict(parts["coverage"])
+            self.visits.load_state_dict(parts["visits"])

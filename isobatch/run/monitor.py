@@ -70,7 +70,7 @@ class Monitor:
         found: Columns = dict.fromkeys(self.columns)
         valid = rollout.valid.flatten()
         seen = {part: each[:-1].flatten(0, 1)[valid] for part, each in rollout.observations.items()}
-        state.seen.update(seen)
+        state.seen.update(seen, count_visits=self._level == "full")
         if state.counters.iterations % self._every or not state.seen.held:
             return found
         with evaluation_mode(state.model), torch.no_grad():
@@ -79,6 +79,8 @@ class Monitor:
             if isinstance(state.model, ActorCritic):
                 found |= _of_policy(state, rollout)
         found["state_coverage"] = state.seen.coverage.coverage
+        if self._level == "full":
+            found["visited_entropy"] = state.seen.visits.entropy
         return {name: _number(value) for name, value in found.items()}
 
     def _columns(self, model: Agent) -> tuple[str, ...]:
@@ -89,7 +91,8 @@ class Monitor:
         apart = ("weight_norm", "gradient_kurtosis", "feature_rank", *ranks, "dormant_fraction")
         policy = ("policy_variance", "importance_ess") if isinstance(model, ActorCritic) else ()
         named = [f"{name}{part.suffix}" for name in apart for part in self._parts]
-        return tuple(dict.fromkeys(["weight_norm", *named, *policy, "state_coverage"]))
+        visits = ("visited_entropy",) if self._level == "full" else ()
+        return tuple(dict.fromkeys(["weight_norm", *named, *policy, "state_coverage", *visits]))
 
     def _of_weights(self, state: TrainState) -> Columns:
         """Of all weights, and of the gradient that the last step was taken along."""
