@@ -51,9 +51,7 @@ def play(choose: Choose, env: BatchedEnv, episodes: int) -> Evaluation:
 
 
 @torch.inference_mode()
-def play_together(
-    choose: Choose, env: BatchedEnv, episodes: int, shares: int
-) -> list[Evaluation]:
+def play_together(choose: Choose, env: BatchedEnv, episodes: int, shares: int) -> list[Evaluation]:
     """As `play`, `episodes` in each of equal shares of the environments.
 
     What a share plays does not depend on the others. All are stepped until the last is done.

@@ -185,9 +185,7 @@ async def _iterate(
     await marks.finish(state, environments.env)
 
 
-async def count_warmup(
-    state: TrainState, environments: Place, marks: Marks, steps: int
-) -> None:
+async def count_warmup(state: TrainState, environments: Place, marks: Marks, steps: int) -> None:
     """Take the steps that spread environments over their episodes into the counters.
 
     Where they count, the marks among them are played by the policy that took them.
