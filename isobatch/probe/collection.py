@@ -83,7 +83,7 @@ def collect(
     seeds = evaluation_seeds(recipe.seed, n_envs, SEED + seed)
     env = envs.make(recipe, seeds, make_env=make_env)
     try:
-        chunk = chunk_rows(env.observation_layout.image)
+        chunk = chunk_rows(env.observation_layout.image, recipe.model.encoder)
         collector = Collector(env, torch.device("cpu"), chunk)
         generator = torch.Generator().manual_seed(seed)
         actor = Single(policy.model, policy.normalizer, generator)

@@ -186,8 +186,8 @@ class Pool:
         self.device = device
         refuse_too_large(recipes[0])
         self.env = envs.make(recipes[0], seeds)
-        chosen = recipes[0].machine.chunk_size
-        self.chunk_size = chunk_rows(self.env.observation_layout.image, chosen)
+        image, chosen = self.env.observation_layout.image, recipes[0].machine.chunk_size
+        self.chunk_size = chunk_rows(image, recipes[0].model.encoder, chosen)
         self._collector: Collector | None = None
 
     @property

@@ -37,7 +37,7 @@ class Trial:
     def __init__(self, recipe: Recipe, env: envs.BatchedEnv) -> None:
         device, image = torch.device("cpu"), env.observation_layout.image
         self.recipe = recipe
-        self.chunk_size = chunk_rows(image, recipe.machine.chunk_size)
+        self.chunk_size = chunk_rows(image, recipe.model.encoder, recipe.machine.chunk_size)
         self.state = TrainState.begin(recipe, env.observation_layout, env.action_layout, device)
         self.collector = Collector(env, device, self.chunk_size)
         self.n_steps = _steps(recipe)
