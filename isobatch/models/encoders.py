@@ -129,17 +129,26 @@ class NatureEncoder(Encoder):
 
     def forward(self, image: Tensor) -> Tensor:
         """Encode images of bytes, or of floats in [0, 1]."""
+        return self.activations(image)[-1]
+
+    def activations(self, observation: Tensor) -> list[Tensor]:
+        """Return the convolutions' outputs and the features."""
         first, *layers, last = self.convolutions
         assert isinstance(first, nn.Conv2d)
-        if fits_blocks(first, image):
-            x = _add_bias(_weigh_blocks(first, image), first)
+        if fits_blocks(first, observation):
+            x = _add_bias(_weigh_blocks(first, observation), first)
         else:
-            x = _add_bias(_weigh(first, scaled(image)), first)
+            x = _add_bias(_weigh(first, scaled(observation)), first)
+        found = list[Tensor]()
         for layer in layers:
             convolves = isinstance(layer, nn.Conv2d)
             x = _add_bias(_weigh(layer, x), layer) if convolves else layer(x)
+            if isinstance(layer, nn.ReLU):
+                found.append(x)
         # Flat first: a ReLU whose gradient lies in another order than its output is slow.
-        return functional.relu(self.norm(self.dense(last(x.flatten(1)))))
+        flat = last(x.flatten(1))
+        features = functional.relu(self.norm(self.dense(flat)))
+        return [*found, flat.view(x.shape), features]
 
 
 BLOCK = 4
@@ -189,15 +198,6 @@ def _blocks(image: Tensor) -> Tensor:
     lines = rows.transpose(1, 2).reshape(n_rows * down, channels * BLOCK, across)
     pixels = lines.transpose(1, 2).contiguous().view(torch.uint8)
     return pixels.view(n_rows, down, across, -1).float()
-
-    def activations(self, observation: Tensor) -> list[Tensor]:
-        """Return the convolutions' outputs and the features."""
-        found = list[Tensor]()
-        for layer in self.convolutions:
-            observation = layer(observation)
-            if isinstance(layer, nn.ReLU):
-                found.append(observation)
-        return [*found, functional.relu(self.norm(self.dense(observation.flatten(1))))]
 
 
 def _weigh(layer: nn.Conv2d, x: Tensor) -> Tensor:
@@ -272,10 +272,10 @@ class ImpalaEncoder(Encoder):
 
     def activations(self, observation: Tensor) -> list[Tensor]:
         """Return the outputs of pooled convolutions and residual blocks, and the features."""
-        found = list[Tensor]()
+        found, x = list[Tensor](), scaled(observation)
         for stage in self.stages:
-            observation = stage(observation)
-            found.append(functional.relu(observation))
+            x = stage(x)
+            found.append(functional.relu(x))
         return [*found, functional.relu(self.norm(self.dense(found[-1].flatten(1))))]
 
 
@@ -304,7 +304,7 @@ class ObservationEncoder(Encoder):
         """Return those of both parts, and the features."""
         image, vector = list[Tensor](), list[Tensor]()
         if self.image is not None:
-            *image, last = self.image.activations(scaled(observation["image"]))
+            *image, last = self.image.activations(observation["image"])
         if self.vector is not None:
             vector = self.vector.activations(observation["vector"])
         if self.image is None:
