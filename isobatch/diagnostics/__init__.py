@@ -14,8 +14,10 @@ from isobatch.diagnostics.gradients import gradient_kurtosis, gradient_norm_kurt
 from isobatch.diagnostics.networks import dormant_fraction, weight_norm
 from isobatch.diagnostics.policies import importance_ess, policy_variance
 from isobatch.diagnostics.ranks import effective_rank, feature_rank, singular_values, srank
+from isobatch.diagnostics.seen import Seen
 
 __all__ = [
+    "Seen",
     "StateCoverage",
     "dormant_fraction",
     "effective_rank",

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,13 @@ class Encoder(nn.Module):
     """A module from observations to features [B, n_features]."""
 
     n_features: int
+
+    def activations(self, observation: Any) -> list[Tensor]:
+        """Return what hidden layers give after their nonlinearity, [B, H] or [B, C, ...] each.
+
+        The features are the last. Of a module that nothing is known of they are all there is.
+        """
+        return [self(observation)]
 
 
 def initialise(layer: Layer, init: Init, gain: float = math.sqrt(2), scale: float = 1.0) -> Layer:
@@ -73,12 +80,17 @@ class MlpEncoder(Encoder):
         """Encode vectors; plain functions, as nested modules cost more than they compute here."""
         if self.is_plain_stack:
             return stacked(vector, self.linears, activation=self.activation.__name__)
+        return self.activations(vector)[-1]
+
+    def activations(self, observation: Tensor) -> list[Tensor]:
+        """Return each layer's outputs."""
+        found = [observation]
         for k, layer in enumerate(self.linears):
-            vector = linear(vector, layer)
+            hidden = linear(found[-1], layer)
             if self.norms is not None:
-                vector = _normed(vector, self.norms[k])
-            vector = self.activation(vector)
-        return vector
+                hidden = _normed(hidden, self.norms[k])
+            found.append(self.activation(hidden))
+        return found[1:]
 
     @property
     def is_plain_stack(self) -> bool:
@@ -118,6 +130,15 @@ class NatureEncoder(Encoder):
     def forward(self, image: Tensor) -> Tensor:
         """Encode images already scaled to [0, 1]."""
         return functional.relu(self.norm(self.dense(self.convolutions(image).flatten(1))))
+
+    def activations(self, observation: Tensor) -> list[Tensor]:
+        """Return the convolutions' outputs and the features."""
+        found = list[Tensor]()
+        for layer in self.convolutions:
+            observation = layer(observation)
+            if isinstance(layer, nn.ReLU):
+                found.append(observation)
+        return [*found, functional.relu(self.norm(self.dense(observation.flatten(1))))]
 
 
 def _weigh(layer: nn.Conv2d, x: Tensor) -> Tensor:
@@ -190,6 +211,14 @@ class ImpalaEncoder(Encoder):
         hidden = functional.relu(self.stages(image))
         return functional.relu(self.norm(self.dense(hidden.flatten(1))))
 
+    def activations(self, observation: Tensor) -> list[Tensor]:
+        """Return the outputs of pooled convolutions and residual blocks, and the features."""
+        found = list[Tensor]()
+        for stage in self.stages:
+            observation = stage(observation)
+            found.append(functional.relu(observation))
+        return [*found, functional.relu(self.norm(self.dense(found[-1].flatten(1))))]
+
 
 class ObservationEncoder(Encoder):
     """Encode whatever parts an observation has: the image by a CNN, the vector by an MLP.
@@ -211,6 +240,17 @@ class ObservationEncoder(Encoder):
         if self.vector is not None:
             features.append(self.vector(observation["vector"]))
         return features[0] if len(features) == 1 else torch.cat(features, 1)
+
+    def activations(self, observation: dict[str, Tensor]) -> list[Tensor]:
+        """Return those of both parts, and the features."""
+        image, vector = list[Tensor](), list[Tensor]()
+        if self.image is not None:
+            *image, last = self.image.activations(scaled(observation["image"]))
+        if self.vector is not None:
+            vector = self.vector.activations(observation["vector"])
+        if self.image is None:
+            return vector
+        return [*image, *vector[:-1], torch.cat([last, *vector[-1:]], 1)]
 
 
 def headed(encoder: nn.Module, head: nn.Linear, observation: dict[str, Tensor]) -> Tensor:

@@ -48,7 +48,9 @@ NUMBERS = (
 COMPILED_AS = 5
 """Runs whose gradient steps are taken to repay compiling, however many there are: whether a run's
 update is compiled must not depend on its companions."""
-UNIMPORTANT = ("keep_policies", "checkpoint_seconds", "eval_marks", "eval_episodes")
+UNIMPORTANT = (
+    "keep_policies", "checkpoint_seconds", "eval_marks", "eval_episodes", "diagnostics",
+)  # fmt: skip
 """What may differ too, since it changes nothing that is learned."""
 
 

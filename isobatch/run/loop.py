@@ -22,6 +22,7 @@ from isobatch.run.divergence import Guard
 from isobatch.run.environments import Environments, Place
 from isobatch.run.evaluation import Marks
 from isobatch.run.interrupt import Abandoned, Stop, stop_requests
+from isobatch.run.monitor import Monitor
 from isobatch.run.profile import UNTIMED, Profile
 from isobatch.run.sinks import MetricsFile, Sink, Sinks
 from isobatch.run.store import Checkpoint, RunDirectory
@@ -136,11 +137,13 @@ async def _iterate(
 ) -> None:
     """Move, collect, learn, count, record."""
     first = {"resumed": True} if state.counters.restarts else {}
-    columns = (*guard.columns, *(online.COLUMNS if state.recipe.probe_interval else ()))
+    monitor = Monitor(state)
+    clock, columns = profile.clock, guard.columns
+    if state.recipe.probe_interval:
+        columns = (*columns, *online.COLUMNS)
     cost = marks.begin(state, environments.env)
     if cost is not None:
         sinks.note(cost)
-    clock = profile.clock
     profile.begin()
     began = time.perf_counter()
     while state.steps_left >= state.recipe.batch.n_envs:
@@ -164,11 +167,14 @@ async def _iterate(
         before = time.perf_counter()
         with clock.section("advantages"):
             learned = await guard.learn(state, rollout)
+        learning = time.perf_counter() - before
+        with clock.section("diagnostics"):
+            diagnosed = monitor(state, rollout)
         now = time.perf_counter()
-        elapsed, learning, began = now - began, now - before, now
+        elapsed, began = now - began, now
         with clock.section("metrics"):
             count(state, rollout, learned, environments.made, elapsed)
-            statistics = dict.fromkeys(columns) | learned.statistics
+            statistics = dict.fromkeys(columns) | learned.statistics | diagnosed
             spent = ledger(state.recipe.batch, rollout, learned, elapsed, learning)
             events = environments.take_events(sinks.note)
             row = metrics_row(state, rollout, spent | statistics, elapsed) | moved | events | first
