@@ -121,9 +121,9 @@ class History:
         return median(found) if len(found) >= least else None
 
     def early(self, name: str) -> float | None:
-        """Return the median of a column's first numbers, None where there are no later ones."""
+        """Return the median of a column's first numbers, None where there are few later ones."""
         found = self.values(name)
-        return median(found[:LEAST]) if len(found) >= 2 * LEAST else None
+        return median(found[: min(LEAST, len(found) // 4)]) if len(found) >= 4 else None
 
     def last(self, name: str) -> float | None:
         """Return the last number of a column."""

@@ -43,8 +43,8 @@ class Watch:
         self._first: list[dict[str, float]] = []
         self._past: list[dict[str, float]] = []
         self._last: list[dict[str, float]] = []
-        self._seen = 0
-        self._stride = 1
+        self._between: dict[str, float] = {}
+        self._seen, self._stride = 0, 1
         self._standing: dict[str, Finding] = {}
         self._heard: dict[str, int] = {}
         """Looks in a row at which a rule disagreed with what stands, by its name."""
@@ -63,23 +63,37 @@ class Watch:
 
     def see(self, row: Mapping[str, Any]) -> list[str]:
         """Take in a row; return a line for each finding above a note that appears or clears."""
+        begins = not self._seen
         self._keep(numbers(row))
         self._seen += 1
+        if begins:
+            return self._of_recipe()
         return [] if self._seen % EVERY else self._look()
 
+    def _of_recipe(self) -> list[str]:
+        """Say at once what the recipe alone tells."""
+        history = History(self._recipe, ())
+        found = [each for rule in RULES if (each := rule(history)) is not None]
+        self._standing = {each.rule: each for each in found}
+        return [_appeared(each, 0) for each in found if each.is_grave]
+
     def _keep(self, row: dict[str, float]) -> None:
-        """Keep a row, and of those in between every 2nd, 4th, 8th as they become too many."""
+        """Keep a row; those in between become one of 2, 4, 8 as they become too many.
+
+        It holds the last number of each column, so that what is measured seldom is not lost.
+        """
         if len(self._first) < FIRST:
             self._first.append(row)
             return
         self._last.append(row)
         if len(self._last) <= LAST:
             return
-        old = self._last.pop(0)
+        self._between |= self._last.pop(0)
         if self._seen % self._stride == 0:
-            self._past.append(old)
-        if len(self._past) > PAST:
-            del self._past[1::2]
+            self._past.append(self._between)
+            self._between = {}
+        if len(self._past) == PAST:
+            self._past = [a | b for a, b in zip(self._past[::2], self._past[1::2], strict=True)]
             self._stride *= 2
 
     def _look(self) -> list[str]:

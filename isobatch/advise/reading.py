@@ -1,4 +1,4 @@
-"""From a run directory to its history. Nothing of it needs PyTorch, so that advice comes at once."""
+"""From a run directory to its history, without PyTorch: advice comes at once."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 from isobatch import advise as advice
@@ -92,7 +93,7 @@ def _throughput(arguments: list[str]) -> int:
         description="Time a recipe over 1, 2, 4, ... environments on this machine.",
         usage=f"isobatch advise {THROUGHPUT} ENV [options]",
     )
-    algo = next((b for a, b in zip(rest, rest[1:], strict=False) if a == "--algo"), "ppo")
+    algo = next((b for a, b in pairwise(rest) if a == "--algo"), "ppo")
     base = preset(env, algo)
     add_recipe_flags(parser, base)
     recipe = base.replace(**given(parser.parse_args(rest), base))
