@@ -28,6 +28,7 @@ PROGRESS = 0.1
 """A return that rose by this part of what it was has risen."""
 MUCH = 0.5
 """And one that rose by this part, much."""
+FEW_LUCKY = 10
 LITTLE_LEFT = 0.05
 """Advantages this small against their first ones: there is little left to learn."""
 BATCH = tuple(each.name for each in fields(Batch))
@@ -216,6 +217,13 @@ class History:
         """Whether every mean return so far was the same number: no action has mattered yet."""
         found = self.values("episode_return")
         return len(found) >= LEAST and max(found) - min(found) <= 1e-9 * max(1.0, abs(found[0]))
+
+    @cached_property
+    def reward_rare(self) -> bool:
+        """Whether there was nothing at first, and lucky episodes since: a few of the last 100."""
+        found = self.values("episode_return")
+        least = min((abs(each) for each in found if each), default=math.inf)
+        return self.first_return == 0 and max(map(abs, found)) < FEW_LUCKY * least
 
     @cached_property
     def is_settled(self) -> bool:

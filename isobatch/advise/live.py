@@ -25,7 +25,7 @@ from isobatch.recipe import Recipe
 
 EVERY = 10
 """Rows between two looks."""
-APPEARS, CLEARS = 2, 3
+APPEARS, CLEARS = 2, 5
 """Looks in a row that must agree before a finding appears, or clears: none flickers."""
 FIRST, PAST, LAST = 2 * LEAST, 64, 2 * WINDOW
 """Rows kept as they are from the start, at most about as many from the past between, and as they

@@ -29,6 +29,7 @@ from isobatch.text import counted, number
 
 PAPER = "arXiv 2110.00641, section 6.2"
 MAYOR = "arXiv 2506.03404"
+MAYOR_NUMBERS = f"{MAYOR}; the numbers are ours"
 NOTES = "rule of thumb"
 OURS = "ours"
 
@@ -141,12 +142,12 @@ def diverging(run: History) -> Finding | None:
     return None
 
 
-UNSEEN_EPISODES, UNSEEN_PART = 20, 0.1
+UNSEEN_EPISODES, UNSEEN_PART, UNSEEN_LONG = 20, 0.1, 1 / 3
 
 
 @rule(
-    f"the mean return has never changed, in {UNSEEN_EPISODES} episodes and "
-    f"{UNSEEN_PART:.0%} of the budget or more",
+    f"the mean return has never changed, in {UNSEEN_EPISODES} episodes and a third of the budget "
+    "or more (a note after a tenth of it)",
     OURS,
 )
 def reward_never_seen(run: History) -> Finding | None:
@@ -156,7 +157,8 @@ def reward_never_seen(run: History) -> Finding | None:
         return None
     always = run.values("episode_return")[-1]
     more = max(0.01, 3 * run.recipe.objective.ent_coef)
-    return problem(
+    # FrozenLake8x8-v1 learns after a thousand episodes without a reward.
+    return (problem if run.part >= UNSEEN_LONG else note)(
         episodes,
         UNSEEN_EPISODES,
         f"every one of {episodes:,} episodes returned {number(always)}: no action has made a "
@@ -320,7 +322,9 @@ def value_unlearned(run: History) -> Finding | None:
     explained = run.median("explained_variance")
     if explained is None or explained >= UNEXPLAINED or run.rows < 20 or run.part < 0.25:
         return None
-    if run.is_settled or run.reward_unseen or not run.recipe.objective.baseline:
+    if run.is_settled or run.reward_unseen or run.reward_rare:
+        return None
+    if not run.recipe.objective.baseline:
         return None
     if any(cause(run) is not None for cause in (value_scale, entropy_collapse, kl_low)):
         return None
@@ -346,12 +350,10 @@ FALLEN = 0.5
 def return_fallen(run: History) -> Finding | None:
     """It had learned, and has unlearned."""
     found, first = run.values("episode_return"), run.first_return
-    if first is None:
+    if first is None or run.reward_rare:
         return None
     now, best = found[-1], max(found)
-    # Where nothing came at first, one lucky episode is no gain: 0.01 of the last hundred.
-    least = min((abs(each) for each in found if each), default=0.0)
-    if best - first <= (abs(first) / 2 or 10 * least):
+    if best - first <= abs(first) / 2:
         return None
     lost = (best - now) / (best - first)
     if lost <= FALLEN:
@@ -371,7 +373,9 @@ LATE = 0.45
 @rule(f"past {LATE:.0%} of the budget the mean return is no better than at the start", OURS)
 def no_progress(run: History) -> Finding | None:
     """Nothing has been learned in half of the budget."""
-    if run.has_progressed is not False or run.part < LATE or run.reward_unseen:
+    if run.has_progressed is not False or run.part < LATE:
+        return None
+    if run.reward_unseen or run.reward_rare:
         return None
     if any(cause(run) is not None for cause in (value_scale, entropy_collapse, kl_low)):
         return None
@@ -387,10 +391,11 @@ def no_progress(run: History) -> Finding | None:
     )
 
 
-ESS_LOW, ESS_GONE = 0.5, 0.2
+ESS_LOW, ESS_GONE = 0.8, 0.5
+"""Healthy runs here stay over 0.96."""
 
 
-@rule(f"importance ESS under {ESS_LOW:.0%} (under {ESS_GONE:.0%}: a problem)", MAYOR)
+@rule(f"importance ESS under {ESS_LOW:.0%} (under {ESS_GONE:.0%}: a problem)", MAYOR_NUMBERS)
 def importance_ess(run: History) -> Finding | None:
     """A few rows carry the batch: the policy has moved too far from the one that acted."""
     left = run.median("importance_ess", SELDOM)
@@ -456,7 +461,7 @@ def target_kl_stops(run: History) -> Finding | None:
 
 # What the data and the budget allow.
 
-FEW_ITERATIONS, FEW_STEPS = 20, 200
+FEW_ITERATIONS, FEW_STEPS = 15, 200
 
 
 @rule(
@@ -499,7 +504,7 @@ def few_updates(run: History) -> Finding | None:
 FEW_EPISODES = 2.0
 
 
-@rule(f"the budget gives each environment under {FEW_EPISODES:.0f} episodes", "FACTS 15: ours")
+@rule(f"the budget gives each environment under {FEW_EPISODES:.0f} episodes", OURS)
 def long_episodes(run: History) -> Finding | None:
     """With many environments, each is stepped too seldom to see the end of its episodes."""
     length = run.median("episode_length", 1)
@@ -618,31 +623,42 @@ def moved(
     return None
 
 
-WEIGHTS_GROWN, KURTOSIS_GROWN, RANK_LEFT = 2.0, 2.0, 0.5
+WEIGHTS_GROWN, KURTOSIS_GROWN, RANK_LEFT = 2.5, 2.0, 0.5
+"""Healthy runs here: weights of the critic 1.9x, kurtosis 0.3x to 1.7x. Ranks of tanh networks on
+small tasks begin at 2 to 7 and go up and down: only larger ones can fall."""
+LARGE_KURTOSIS, LARGE_RANK = 10.0, 8.0
 
 
-@rule(f"weight norm over {WEIGHTS_GROWN:g} x its first value", f"{MAYOR}; the number is ours")
+@rule(f"weight norm over {WEIGHTS_GROWN:g} x its first value", MAYOR_NUMBERS)
 def weight_norm(run: History) -> Finding | None:
     """Weights grow where training is unstable, and what they learned becomes hard to change."""
     return moved(run, "weight_norm", WEIGHTS_GROWN, "a sign of unstable training")
 
 
 @rule(
-    f"gradient kurtosis over {KURTOSIS_GROWN:g} x its first value, and over 10",
-    f"{MAYOR}; the numbers are ours",
+    f"gradient kurtosis over {KURTOSIS_GROWN:g} x its first value, and over {LARGE_KURTOSIS:g}",
+    MAYOR_NUMBERS,
 )
 def gradient_kurtosis(run: History) -> Finding | None:
     """A few entries outweigh the gradient."""
     found = moved(
-        run, "gradient_kurtosis", KURTOSIS_GROWN, "a few weights get most of the gradient", 10.0
+        run,
+        "gradient_kurtosis",
+        KURTOSIS_GROWN,
+        "a few weights get most of the gradient",
+        LARGE_KURTOSIS,
     )
     return found and replace(found, severity="note" if run.has_progressed else "warning")
 
 
-@rule(f"feature rank under {RANK_LEFT:g} x its first value", f"{MAYOR}; the number is ours")
+@rule(
+    f"feature rank under {RANK_LEFT:g} x its first value of {LARGE_RANK:g} or more", MAYOR_NUMBERS
+)
 def feature_rank(run: History) -> Finding | None:
     """Features collapse into few directions, and the network loses what it could still learn."""
-    return moved(run, "feature_rank", RANK_LEFT, "features collapse into few directions", 4.0)
+    return moved(
+        run, "feature_rank", RANK_LEFT, "features collapse into few directions", LARGE_RANK
+    )
 
 
 DORMANT, DORMANT_MORE = 0.25, 0.1
@@ -650,7 +666,7 @@ DORMANT, DORMANT_MORE = 0.25, 0.1
 
 @rule(
     f"over {DORMANT:.0%} of units dormant, {DORMANT_MORE:.0%} more than at first",
-    f"{MAYOR}; the numbers are ours",
+    MAYOR_NUMBERS,
 )
 def dormant_units(run: History) -> Finding | None:
     """The network uses less and less of itself."""
@@ -822,8 +838,8 @@ def advantage_swings(run: History) -> Finding | None:
     found = [each for each in run.recent("advantage_std") if each > 0]
     if len(found) < 2 or run.recipe.objective.advantage_normalization in ("none", "ewma"):
         return None
-    ratios = [after / before for before, after in pairwise(found)]
-    swing = min(max(ratios), 1 / min(ratios))
+    steps = list(pairwise(found))
+    swing = min(max(b / a for a, b in steps), max(a / b for a, b in steps))
     if swing < SWING:
         return None
     return note(
