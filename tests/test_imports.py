@@ -12,10 +12,10 @@ import isobatch
 
 ROOT = Path(isobatch.__file__).parent
 ROOMS = [
-    "errors", "files", "plain", "estimate", "text", "machine", "parent", "turns", "clock",
+    "errors", "files", "plain", "rows", "estimate", "text", "machine", "parent", "turns", "clock",
     "registry", "batch", "recipe", "scaling", "envs", "presets", "exchange", "normalize", "models",
     "experience", "advantages", "losses", "diagnostics", "objectives", "proximal", "update",
-    "noise", "state", "algos", "run", "advise", "pages", "probe", "study", "cli",
+    "noise", "state", "algos", "advise", "run", "pages", "probe", "study", "cli",
 ]  # fmt: skip
 ALLOWED = {
     # Where people look for it: recipe.rescale(n_envs=16).

@@ -12,6 +12,7 @@ however long the run.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ class Watch:
 
     def _look(self) -> list[str]:
         if self._actions is None and self._path is not None:
-            with Folder(self._path) as folder:
+            with suppress(OSError), Folder(self._path) as folder:
                 self._actions = read_actions(folder)
             self._path = None
         rows = Columns([*self._first, *self._past, *self._last])

@@ -13,7 +13,7 @@ from isobatch.advise.history import Actions, History
 from isobatch.errors import DamagedFile, UserError
 from isobatch.files import Folder
 from isobatch.recipe import Recipe
-from isobatch.run.rows import EVALUATIONS, METRICS, read_rows
+from isobatch.rows import EVALUATIONS, METRICS, read_rows
 
 MOST_ROWS = 20_000
 """Rows read of a run; of a longer one about as many, evenly spread."""

@@ -98,7 +98,7 @@ def _throughput(arguments: list[str]) -> int:
     add_recipe_flags(parser, base)
     recipe = base.replace(**given(parser.parse_args(rest), base))
 
-    from isobatch.advise import throughput
+    from isobatch.run import throughput
 
     found = throughput.measure(
         recipe,

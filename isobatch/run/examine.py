@@ -9,9 +9,9 @@ from pathlib import Path
 from isobatch.errors import UserError, one_line, system_error, understanding
 from isobatch.files import UNFINISHED, Folder, Growing
 from isobatch.recipe import Recipe
+from isobatch.rows import Rows, read_rows
 from isobatch.run.exact import grown_files
 from isobatch.run.reading import EVALUATIONS, METRICS, PROFILE, SEALED, read_profile, refuse_foreign
-from isobatch.run.rows import Rows, read_rows
 from isobatch.run.sealed import read_in
 from isobatch.text import counted
 

@@ -14,7 +14,7 @@ from isobatch.errors import DamagedFile, UserError, understanding
 from isobatch.files import MOST_TEXT, Folder
 from isobatch.plain import from_json
 from isobatch.recipe import Recipe
-from isobatch.run.rows import EVALUATIONS, METRICS, read_rows
+from isobatch.rows import EVALUATIONS, METRICS, read_rows
 from isobatch.run.sealed import Sealed, read_in, read_sealed
 
 PROFILE = "profile.json"

@@ -7,14 +7,12 @@ metrics file, without which there is no run, may.
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import UserError, one_line
 from isobatch.recipe import Recipe
-from isobatch.text import counted, plain, say, size
+from isobatch.text import counted, say, size
 
 if TYPE_CHECKING:
     from isobatch.run.store import RunDirectory
@@ -96,75 +94,6 @@ class MetricsFile(Sink):
     def row(self, row: dict[str, Any]) -> None:
         """Append a line."""
         self._directory.append(row)
-
-
-class Lines(Sink):
-    """Plain lines, about one every ten seconds."""
-
-    def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
-        """Say what runs and where."""
-        say(f"{headline(recipe)} -> {path}")
-        self._total, self._last = recipe.total_timesteps, 0.0
-
-    def row(self, row: dict[str, Any]) -> None:
-        """Print a line if the last one is old enough."""
-        if self._due() or row.get("reshaped"):
-            done = f"{row['env_steps']:>10,} / {self._total:,} env steps"
-            say(f"{done}  {readings(row)}")
-
-    def note(self, text: str) -> None:
-        """Print a line if the last one is old enough."""
-        if self._due():
-            say(f"{'':>10}   {text}")
-
-    def _due(self) -> bool:
-        now = time.monotonic()
-        if now - self._last < LINE_SECONDS:
-            return False
-        self._last = now
-        return True
-
-
-class ProgressBar(Sink):
-    """A progress bar with the run's readings, for terminals."""
-
-    def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
-        """Put up the bar."""
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console = Console()
-        shown = escape(plain(headline(recipe))), escape(plain(path))
-        console.print("[bold]{}[/bold] -> {}".format(*shown), highlight=False)
-        self._progress = Progress(
-            BarColumn(bar_width=20),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[readings]}", markup=False),
-            console=console,
-        )
-        self._task = self._progress.add_task(
-            "train", total=recipe.total_timesteps, completed=env_steps, readings="starting"
-        )
-        self._progress.start()
-
-    def row(self, row: dict[str, Any]) -> None:
-        """Move the bar and refresh the readings."""
-        self._progress.update(self._task, completed=row["env_steps"], readings=readings(row))
-
-    def note(self, text: str) -> None:
-        """Show it in place of the readings."""
-        self._progress.update(self._task, readings=plain(text))
-
-    def stop(self) -> None:
-        """Leave the last state on the screen."""
-        self._progress.stop()
-
-
-def terminal() -> Sink:
-    """Return the sink that fits where the output goes."""
-    return ProgressBar() if sys.stdout.isatty() else Lines()
 
 
 def headline(recipe: Recipe) -> str:

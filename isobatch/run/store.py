@@ -30,6 +30,7 @@ from torch import Tensor
 from isobatch.errors import DamagedFile, InUse, UserError, understanding
 from isobatch.files import Folder, Mark
 from isobatch.recipe import Recipe
+from isobatch.rows import Rows, mark_of, parsed
 from isobatch.run.reading import (
     EVALUATIONS,
     METRICS,
@@ -45,7 +46,6 @@ from isobatch.run.reading import (
     read_profile,
     refuse_foreign,
 )
-from isobatch.run.rows import Rows, mark_of, parsed
 from isobatch.run.sealed import read_in, read_sealed, sealed, write_sealed
 
 __all__ = [

@@ -23,9 +23,10 @@ from isobatch.recipe import USERS_OWN, Recipe, check_budget
 from isobatch.run import exact, store
 from isobatch.run.divergence import Diverged
 from isobatch.run.environments import Environments
+from isobatch.run.live import terminal
 from isobatch.run.loop import OnIteration, run
 from isobatch.run.profile import Profile, kept
-from isobatch.run.sinks import Sink, terminal
+from isobatch.run.sinks import Sink
 from isobatch.state import TrainState
 
 EncoderLike = EncoderFactory | torch.nn.Module

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import DamagedFile
-from isobatch.run.rows import row_of
+from isobatch.rows import row_of
 
 if TYPE_CHECKING:
     import duckdb

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from isobatch.errors import DamagedFile, UserError, one_line
 from isobatch.files import MOST_TEXT, Folder, refuse_links
-from isobatch.run.rows import read_rows
+from isobatch.rows import read_rows
 from isobatch.run.store import EVALUATIONS, iterations_saved, safe_name
 from isobatch.study.design import Cell, Study
 from isobatch.study.records import Holder, Result, losses_in_vain, sha256

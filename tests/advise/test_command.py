@@ -9,10 +9,11 @@ import pytest
 from recorded_runs import history_of, recipe_of
 
 import isobatch
-from isobatch.advise import Actions, throughput
-from isobatch.advise.throughput import Rate, Rates
+from isobatch.advise import Actions
 from isobatch.cli import main
+from isobatch.run import throughput
 from isobatch.run.store import RunDirectory
+from isobatch.run.throughput import Rate, Rates
 
 TINY = {"n_envs": 2, "n_steps": 8, "n_minibatches": 2, "n_epochs": 1, "total_timesteps": 64}
 

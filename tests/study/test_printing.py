@@ -10,7 +10,7 @@ from fakes import finish_study
 
 import isobatch
 from isobatch.cli import main
-from isobatch.run.sinks import ProgressBar
+from isobatch.run.live import LiveView
 from isobatch.study.design import Study
 from isobatch.study.driver import Watch
 from isobatch.study.live import Table
@@ -106,8 +106,8 @@ def test_the_live_table_passes_no_names_control_characters_on(study, capsys):
     assert _is_harmless(out)
 
 
-def test_the_progress_bar_passes_no_control_characters_on(capsys):
-    bar = ProgressBar()
+def test_the_live_view_passes_no_control_characters_on(capsys):
+    bar = LiveView()
     bar.start(isobatch.preset("CartPole-v1"), f"runs/{ESCAPE}[red]", 0)
     bar.note(f"{ESCAPE}[bold]")
     bar.stop()
