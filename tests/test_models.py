@@ -208,6 +208,7 @@ def assert_close_to_largest(found, expected):
 
 def test_blocks_are_for_the_bytes_of_atari_and_whatever_else_fits():
     layer = NatureEncoder((4, 84, 84), "orthogonal").convolutions[0]
+    assert isinstance(layer, nn.Conv2d)
     image = torch.zeros(2, 4, 84, 84, dtype=torch.uint8)
     assert fits_blocks(layer, image)
     assert not fits_blocks(layer, image.float())
