@@ -70,17 +70,19 @@ note = partial(Finding, "note")
 
 
 def flags(**fields: Any) -> str:
-    """Return recipe fields as flags; steps and rates in two digits."""
-    words = []
-    for name, value in fields.items():
-        text = f"{value:.2g}" if isinstance(value, float) else str(value)
-        words.append(f"--{name.replace('_', '-')} {text}")
-    return " ".join(words)
+    """Return recipe fields as flags: --n-envs 32 --learning-rate 0.0005."""
+    given = {name: number(value) for name, value in fields.items()}
+    return " ".join(f"--{name.replace('_', '-')} {text}" for name, text in given.items())
 
 
 def smaller_steps(run: History, factor: float) -> str:
     """Return the flag for a step size times `factor`, a tenth at least and a half at most."""
-    return flags(learning_rate=run.recipe.optimizer.learning_rate * min(0.5, max(0.1, factor)))
+    return step_size(run, min(0.5, max(0.1, factor)))
+
+
+def step_size(run: History, factor: float) -> str:
+    """Return the flag for a step size times `factor`, in two digits."""
+    return flags(learning_rate=float(f"{run.recipe.optimizer.learning_rate * factor:.2g}"))
 
 
 def cuts(run: History) -> bool:
@@ -88,9 +90,9 @@ def cuts(run: History) -> bool:
     return "n_minibatches" not in run.algorithm.fixes
 
 
-def power_of_two(least: int) -> int:
+def power_of_two(most: int) -> int:
     """Return the largest power of two that is no larger."""
-    return 1 << (least.bit_length() - 1)
+    return 1 << (most.bit_length() - 1)
 
 
 def times(factor: float) -> str:
@@ -899,7 +901,7 @@ def kl_low(run: History) -> Finding | None:
         KL_LOW,
         f"approximate KL {kl:.1g} {run.lately}, under {KL_LOW:g}: the policy hardly moves",
         "take larger steps",
-        flags(learning_rate=min(0.1, 10 * run.recipe.optimizer.learning_rate)),
+        step_size(run, 10),
     )
 
 

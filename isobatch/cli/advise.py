@@ -77,9 +77,13 @@ def _lines(found: Finding, verbose: bool) -> list[str]:
 
 def _say(text: str, indent: str = "") -> None:
     """Print a paragraph, wrapped at words; what is one word stays whole."""
-    width = {"break_long_words": False, "break_on_hyphens": False}
     for line in textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=indent, **width
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     ):
         say(line)
 

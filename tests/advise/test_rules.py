@@ -4,6 +4,7 @@ import inspect
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recorded_runs import BROKEN, HEALTHY, history_of, recipe_of
@@ -174,7 +175,7 @@ def test_clip_fraction_bands_depend_on_the_epochs():
 
 
 def test_a_clip_fraction_of_nothing_is_no_news_once_steps_are_annealed_or_all_is_learned():
-    steady = {"clip_fraction": 0.0, "episode_return": learning}
+    steady: dict[str, Any] = {"clip_fraction": 0.0, "episode_return": learning}
     assert "clip-low" in spoken(CARTPOLE, rows(advantage_std=2.0, learning_rate=1e-3, **steady))
     annealed = rows(advantage_std=2.0, learning_rate=lambda p: 1e-3 * (1 - p), **steady)
     assert "clip-low" not in spoken(CARTPOLE, annealed)
@@ -183,7 +184,7 @@ def test_a_clip_fraction_of_nothing_is_no_news_once_steps_are_annealed_or_all_is
 
 
 def test_a_policy_that_is_sure_of_itself_is_fine_where_it_learned():
-    sure = {"entropy": lambda p: 0.69 * (1 - p) ** 8}
+    sure: dict[str, Any] = {"entropy": lambda p: 0.69 * (1 - p) ** 8}
     assert "entropy-collapse" not in spoken(CARTPOLE, rows(episode_return=learning, **sure))
     found = spoken(CARTPOLE, rows(episode_return=20.0, **sure), actions=Actions(2, math.log(2)))
     assert found["entropy-collapse"].severity == "problem"
