@@ -582,6 +582,7 @@ def beyond_noise(run: History) -> Finding | None:
 
 # What happens inside the networks: the failure signatures of 2506.03404.
 
+LEARNING = " (a note where the return has risen by half or more)"
 PARTS = ("_actor", "_critic", "")
 """A diagnostic is one column each where there are two networks, or one."""
 SELDOM = 3
@@ -600,10 +601,15 @@ def more_environments(run: History) -> str:
     return flags(n_envs=2 * batch.n_envs, n_steps=max(1, batch.n_steps // 2))
 
 
+def signature(run: History) -> Callable[..., Finding]:
+    """Return how bad a sign of instability is: FrozenLake8x8-v1's rank falls while it learns."""
+    return note if run.learns else warning
+
+
 def moved(
     run: History, name: str, factor: float, meaning: str, floor: float = 0.0
 ) -> Finding | None:
-    """Return a warning where a diagnostic is `factor` times what it was at first, or beyond.
+    """Return what there is to say where a diagnostic is `factor` times its first value, or beyond.
 
     `floor` is what the larger of both must reach, so that small numbers do not count.
     """
@@ -614,7 +620,7 @@ def moved(
         ratio = now / first
         if ratio > factor if factor > 1 else ratio < factor:
             way = "rose" if factor > 1 else "fell"
-            return warning(
+            return signature(run)(
                 ratio,
                 factor,
                 f"{networks(name, part)} {way} from {first:.3g} to {now:.3g}, {times(ratio)}: "
@@ -631,30 +637,31 @@ small tasks begin at 2 to 7 and go up and down: only larger ones can fall."""
 LARGE_KURTOSIS, LARGE_RANK = 10.0, 8.0
 
 
-@rule(f"weight norm over {WEIGHTS_GROWN:g} x its first value", MAYOR_NUMBERS)
+@rule(f"weight norm over {WEIGHTS_GROWN:g} x its first value{LEARNING}", MAYOR_NUMBERS)
 def weight_norm(run: History) -> Finding | None:
     """Weights grow where training is unstable, and what they learned becomes hard to change."""
     return moved(run, "weight_norm", WEIGHTS_GROWN, "a sign of unstable training")
 
 
 @rule(
-    f"gradient kurtosis over {KURTOSIS_GROWN:g} x its first value, and over {LARGE_KURTOSIS:g}",
+    f"gradient kurtosis over {KURTOSIS_GROWN:g} x its first value, and over {LARGE_KURTOSIS:g}"
+    f"{LEARNING}",
     MAYOR_NUMBERS,
 )
 def gradient_kurtosis(run: History) -> Finding | None:
     """A few entries outweigh the gradient."""
-    found = moved(
+    return moved(
         run,
         "gradient_kurtosis",
         KURTOSIS_GROWN,
         "a few weights get most of the gradient",
         LARGE_KURTOSIS,
     )
-    return found and replace(found, severity="note" if run.has_progressed else "warning")
 
 
 @rule(
-    f"feature rank under {RANK_LEFT:g} x its first value of {LARGE_RANK:g} or more", MAYOR_NUMBERS
+    f"feature rank under {RANK_LEFT:g} x its first value of {LARGE_RANK:g} or more{LEARNING}",
+    MAYOR_NUMBERS,
 )
 def feature_rank(run: History) -> Finding | None:
     """Features collapse into few directions, and the network loses what it could still learn."""
@@ -667,7 +674,7 @@ DORMANT, DORMANT_MORE = 0.25, 0.1
 
 
 @rule(
-    f"over {DORMANT:.0%} of units dormant, {DORMANT_MORE:.0%} more than at first",
+    f"over {DORMANT:.0%} of units dormant, {DORMANT_MORE:.0%} more than at first{LEARNING}",
     MAYOR_NUMBERS,
 )
 def dormant_units(run: History) -> Finding | None:
@@ -676,7 +683,7 @@ def dormant_units(run: History) -> Finding | None:
         name = f"dormant_fraction{part}"
         now, first = run.median(name, SELDOM), run.early(name)
         if now is not None and first is not None and now > max(DORMANT, first + DORMANT_MORE):
-            return warning(
+            return signature(run)(
                 now,
                 DORMANT,
                 f"{now:.0%} of units{' of the ' + part[1:] if part else ''} are dormant "

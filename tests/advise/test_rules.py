@@ -214,6 +214,14 @@ def test_large_returns_are_told_of_separate_networks_too():
     assert found.flag == "--normalize-rewards"
 
 
+def test_signs_of_instability_are_notes_in_runs_that_learn():
+    """Of FrozenLake8x8-v1, which learns, the actor's rank falls from 23 to 14 in 100,000 steps."""
+    falling: dict[str, Any] = {"feature_rank_actor": lambda p: 24 - 18 * p}
+    assert spoken(CARTPOLE, rows(**falling))["feature-rank"].severity == "warning"
+    found = spoken(CARTPOLE, rows(episode_return=learning, **falling))["feature-rank"]
+    assert found.severity == "note"
+
+
 def test_lucky_episodes_are_no_gain_to_lose():
     sparse = rows(episode_return=lambda p: 0.01 if p * 40 % 5 < 1 else 0.0)
     assert "return-fallen" not in spoken(CARTPOLE, sparse)
