@@ -100,6 +100,13 @@ def test_unknown_columns_and_those_of_older_versions_change_nothing(command):
     assert command("advise", path) == (0, before, "")
 
 
+def test_a_run_without_rows_is_not_called_healthy(command):
+    RunDirectory.create(Path("run"), recipe_of("acrobot")).release()
+    code, said, _ = command("advise", "run")
+    assert code == 0
+    assert said.startswith("run: nothing above a note (no rows yet, so only the recipe")
+
+
 def test_a_run_that_has_only_begun_is_told_by_its_recipe(command):
     recipe = recipe_of("acrobot").replace(n_minibatches=1)
     RunDirectory.create(Path("run"), recipe).release()
