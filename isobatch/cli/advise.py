@@ -53,7 +53,8 @@ def _headline(path: Path, history: History, found: list[Finding]) -> str:
     counts = Counter(each.severity for each in found)
     said = [counted(counts[each], each) for each in advice.SEVERITIES if counts[each]]
     grave = any(each.is_grave for each in found)
-    verdict = ", ".join(said if grave else ["healthy: nothing above a note", *said])
+    quiet = "healthy: nothing above a note" if history.rows else "nothing above a note"
+    verdict = ", ".join(said if grave else [quiet, *said])
     seen = "no rows yet, so only the recipe was looked at"
     if history.rows:
         iterations = int(history.last("iterations") or history.rows)
@@ -77,15 +78,14 @@ def _lines(found: Finding, verbose: bool) -> list[str]:
 
 def _say(text: str, indent: str = "") -> None:
     """Print a paragraph, wrapped at words; what is one word stays whole."""
-    lines = textwrap.wrap(
+    for line in textwrap.wrap(
         text,
         WIDTH,
         initial_indent=indent,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
-    )
-    for line in lines:
+    ):
         say(line)
 
 

@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from isobatch.advise import Actions, History
 from isobatch.advise.history import numbers
@@ -76,6 +77,7 @@ RUNS = HEALTHY | BROKEN
 
 
 def recipe_of(name: str) -> Recipe:
+    fields: dict[str, Any]
     family, env, fields = RUNS[name]
     return family_preset(family, env, **fields)
 

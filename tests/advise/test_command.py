@@ -1,9 +1,11 @@
 """isobatch advise, and how it reads runs that are not as they should be."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recorded_runs import history_of, recipe_of
@@ -15,7 +17,13 @@ from isobatch.run import throughput
 from isobatch.run.store import RunDirectory
 from isobatch.run.throughput import Rate, Rates
 
-TINY = {"n_envs": 2, "n_steps": 8, "n_minibatches": 2, "n_epochs": 1, "total_timesteps": 64}
+TINY: dict[str, Any] = {
+    "n_envs": 2,
+    "n_steps": 8,
+    "n_minibatches": 2,
+    "n_epochs": 1,
+    "total_timesteps": 64,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +72,7 @@ def test_a_trained_run_is_read_with_its_actions(command):
     run = isobatch.train("CartPole-v1", out="run", quiet=True, **TINY)
     history = isobatch.advise.read(run.path)
     assert history.rows == 4
-    assert history.actions == Actions(2, pytest.approx(0.6931, abs=1e-3))
+    assert history.actions == Actions(2, math.log(2))
     assert {each.rule for each in isobatch.advise.run(run.path)} >= {"few-updates"}
     assert command("advise", run.path)[0] == 0
 
@@ -91,6 +99,13 @@ def test_unknown_columns_and_those_of_older_versions_change_nothing(command):
     rows = [{"of_my_own": {"x": 1}} | {k: row[k] for k in row if k not in old} for row in rows]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert command("advise", path) == (0, before, "")
+
+
+def test_a_run_without_rows_is_not_called_healthy(command):
+    RunDirectory.create(Path("run"), recipe_of("acrobot")).release()
+    code, said, _ = command("advise", "run")
+    assert code == 0
+    assert said.startswith("run: nothing above a note (no rows yet, so only the recipe")
 
 
 def test_a_run_that_has_only_begun_is_told_by_its_recipe(command):
