@@ -264,8 +264,9 @@ def entropy_collapse(run: History) -> Finding | None:
 
 
 LARGE_VALUE_LOSS, LARGE_SHARED = 50.0, 1.0
-"""Times vf_coef. Where rewards are normalised it stayed under 0.8 here; Pendulum-v1, which learns hardly
-anything as it is, has 140 to 500, Acrobot-v1 with a shared network, which learns nothing, 6."""
+"""Times vf_coef. Where rewards are normalised it stayed under 0.8 here; Pendulum-v1, which learns
+hardly anything as it is, has 140 to 500, Acrobot-v1 with a shared network, which learns nothing,
+6."""
 DROWNED = 10.0
 UNEXPLAINED = 0.05
 

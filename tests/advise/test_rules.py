@@ -43,8 +43,8 @@ def recipe(**fields):
     return CARTPOLE.replace(**fields)
 
 
-# Where a recorded run is named, its rows are that run's. The others are made up; where their numbers
-# are those of a run, the comment says which.
+# Where a recorded run is named, its rows are that run's. The others are made up; where their
+# numbers are those of a run, the comment says which.
 BREAKING = {
     "diverging": (recipe(), rows(grad_norm=lambda p: 10 ** (8 * p), value_loss=1e3)),
     "reward-never-seen": "no-reward",
