@@ -24,14 +24,14 @@ from isobatch.run.reading import read_evaluations, read_metrics, read_profile
 Floats = NDArray[np.float64]
 Rows = list[dict[str, Any]]
 
-MOST_READ = 100_000
-"""Rows that are held at once: those of about 100 million steps of 8 x 128."""
+MOST_READ = 50_000
+"""Rows that are held at once, or up to twice as many: those of 50 million steps of 8 x 128."""
 MOST_DRAWN = 500
 """Points of a curve, or up to twice as many: a screen has no more."""
 AXES = {
     "env_steps": "environment steps",
     "grad_steps": "gradient steps",
-    "seconds": "wall-clock time of training (seconds)",
+    "seconds": "wall-clock time (seconds)",
 }
 """Columns that only grow, which curves can be drawn over."""
 TIMES = {
@@ -81,10 +81,13 @@ class Course:
     video: Video | None = None
     faults: tuple[str, ...] = ()
     """What of the directory could not be read, a line each."""
+    _read: dict[str, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def column(self, name: str) -> Floats:
         """Return a column, NaN where a row has no number."""
-        return numbers(self.rows, name)
+        if name not in self._read:
+            self._read[name] = numbers(self.rows, name)
+        return self._read[name]
 
     @cached_property
     def columns(self) -> list[str]:

@@ -425,9 +425,9 @@ def test_several_runs_have_a_table_of_scores_and_of_differences(three):
     page = page_of(*(report.read(three / name) for name in "abc"))
     last = rows_of(three / "c")[-1]["episode_return"]
     for words in (
-        "a CartPole-v1 ppo 1 470.2 last evaluation, 4 episodes 470.2 61,440 2,400 10.2 finished",
-        "b CartPole-v1 ppo 2 245.2 last evaluation, 4 episodes 245.2 61,440 2,400 10.2 finished",
-        f"c Acrobot-v1 ppo 1 {last:#.4g} training, last 100 episodes - 20,480 800 3.4 not finished",
+        "a 470.2 470.2 last evaluation, 4 episodes CartPole-v1 ppo 1 61,440 2,400 10.2 finished",
+        "b 245.2 245.2 last evaluation, 4 episodes CartPole-v1 ppo 2 61,440 2,400 10.2 finished",
+        f"c {last:#.4g} - training, last 100 episodes Acrobot-v1 ppo 1 20,480 800 3.4 not finished",
         "env CartPole-v1 CartPole-v1 Acrobot-v1",
         "gamma 0.99 0.9 0.99",
         "seed 1 2 1",
