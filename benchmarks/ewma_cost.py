@@ -35,7 +35,7 @@ class Trial:
         self.env = envs.make(recipe, env_seeds(1, recipe.batch.n_envs))
         layouts = self.env.observation_layout, self.env.action_layout
         self.state = TrainState.begin(recipe, *layouts, torch.device("cpu"))
-        chunk_size = chunk_rows(self.env.observation_layout.image)
+        chunk_size = chunk_rows(self.env.observation_layout.image, recipe.model.encoder)
         self.collector = Collector(self.env, torch.device("cpu"), chunk_size)
         self.learner = make_learner(Context(self.state, chunk_size, scratch))
 

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from isobatch import advise as advise
     from isobatch import probe as probe
     from isobatch.algos import algorithm as algorithm
     from isobatch.batch import Batch as Batch
@@ -49,6 +50,7 @@ __all__ = [
     "Shape",
     "Sink",
     "UserError",
+    "advise",
     "algorithm",
     "evaluate",
     "load",
@@ -61,8 +63,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "probe":
-        return import_module("isobatch.probe")
+    if name in ("advise", "probe"):
+        return import_module(f"isobatch.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'isobatch' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

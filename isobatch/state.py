@@ -10,6 +10,7 @@ from torch import Tensor
 
 from isobatch import __version__
 from isobatch.advantages import AdvantageMoments
+from isobatch.diagnostics import Seen
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.experience import EpisodeTracker, Single
 from isobatch.machine import torch_threads
@@ -69,6 +70,8 @@ class TrainState:
     episodes: EpisodeTracker
     probe: Averages
     """Of the gradient's noise, where it is measured."""
+    seen: Seen
+    """What diagnostics look at."""
     counters: Counters
 
     @classmethod
@@ -114,6 +117,7 @@ class TrainState:
             shuffle_generator=torch.Generator().manual_seed(recipe.seed + 1),
             episodes=EpisodeTracker(n_envs),
             probe=Averages(),
+            seen=Seen(),
             counters=Counters(budget=recipe.total_timesteps),
         )
 
@@ -138,6 +142,7 @@ class TrainState:
                 "action": self.action_generator.get_state(),
                 "shuffle": self.shuffle_generator.get_state(),
             },
+            "seen": self.seen.state_dict(),
         }
         parts |= {name: each.state_dict() for name, each in self._optional().items()}
         for part, entries in parts.items():
@@ -223,6 +228,7 @@ class TrainState:
         self.advantage_moments.load_state_dict(numbers["advantage_moments"])
         self.episodes.load_state_dict(numbers["episodes"])
         self.probe.load_state_dict(numbers["probe"])
+        self.seen.load_state_dict(under(tensors, "seen"))
         self.counters = Counters(**numbers["counters"])
 
 

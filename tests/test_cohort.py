@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import isobatch
 from isobatch import UserError
@@ -17,11 +19,15 @@ from isobatch.algos.learner import awaits
 from isobatch.algos.ppo import Ppo
 from isobatch.errors import DamagedFile, InUse
 from isobatch.presets import preset
+from isobatch.run import cohort
 from isobatch.run.cohort import alike, why_alone
+from isobatch.run.evaluation import Due, play_due
 from isobatch.run.examine import examine
+from isobatch.run.interrupt import Abandoned
 from isobatch.run.seeds import begun_in, seed_paths, train_seeds
 from isobatch.run.store import CLOCK_COLUMNS, RunDirectory, read_metrics, read_policy
 from isobatch.run.training import Run
+from isobatch.state import TrainState
 from isobatch.update.partition import minibatches
 
 SMALL: dict[str, Any] = {
@@ -69,6 +75,10 @@ def close(row, other):
         assert row[name] == wanted, name
 
 
+def without_clock(row):
+    return {name: value for name, value in row.items() if name not in FREE}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_each_run_begins_as_it_would_alone(tmp_path, case):
     recipe = recipe_of(case)
@@ -84,10 +94,9 @@ def test_each_run_begins_as_it_would_alone(tmp_path, case):
         for mine, its in list(zip(rows, alone.metrics, strict=True))[:4]:
             close(mine, its)
         assert all(each.is_whole for each in examine(outcome.run.path))
-        if case == "evaluated":
-            assert [row["mark"] for row in outcome.run.evaluations] == [
-                row["mark"] for row in alone.evaluations
-            ]
+        played, its = outcome.run.evaluations, alone.evaluations
+        assert [row["mark"] for row in played] == [row["mark"] for row in its]
+        assert [without_clock(row) for row in played[:1]] == [without_clock(row) for row in its[:1]]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +119,155 @@ def test_a_run_does_not_depend_on_its_companions(tmp_path, settings):
     counts = [each.run.metrics[0].get("warmup_steps") for each in (one, many[1])]
     assert counts[0] == counts[1]
     assert (counts[0] is not None) == ("stagger" in settings)
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """How many evaluations were played at a time."""
+    counts, real = [], cohort.play_due
+
+    def play(due):
+        counts.append(len(due))
+        return real(due)
+
+    monkeypatch.setattr(cohort, "play_due", play)
+    return counts
+
+
+class TestEvaluations:
+    @pytest.mark.parametrize("episodes", [3, 40])
+    @pytest.mark.parametrize("case", ["ppo", "pqn", "shared", "pendulum", "gymnasium", "ppo-ewma"])
+    def test_policies_play_together_what_each_plays_alone(self, case, episodes):
+        recipe = recipe_of(case, eval_marks=4, eval_episodes=episodes)
+        pool = cohort.Pool([recipe], [0], torch.device("cpu"))
+        layouts = pool.env.observation_layout, pool.env.action_layout
+        pool.env.close()
+        due = []
+        for place in range(4):
+            own = recipe.replace(seed=place)
+            state = TrainState.begin(own, *layouts, torch.device("cpu"))
+            with torch.no_grad():  # Policies that prefer something.
+                state.parameters.vector.mul_(3)
+            if state.observation_normalizer.moments is not None:
+                state.observation_normalizer.update(torch.randn(9, layouts[0].vector or 0))
+            due.append(Due(state, place))
+        found = [each.scores for each in play_due(due)]
+        assert found == [play_due([each])[0].scores for each in due]
+        assert [len(each.returns) for each in found] == [episodes] * 4
+        assert len({tuple(each.returns) for each in found}) == 4
+
+    def test_they_do_not_depend_on_companions(self, tmp_path, played):
+        """Nor on one that diverges, or has another budget or other marks."""
+        recipe = recipe_of("evaluated", optimizer="sgd", max_grad_norm=None)
+        others = [
+            {"seed": 7, "learning_rate": 100.0},
+            {"seed": 8, "total_timesteps": 320},
+            {"seed": 9, "eval_episodes": 3},
+        ]
+        jobs = [(recipe, tmp_path / "own")]
+        jobs += [(recipe.replace(**each), tmp_path / f"{each['seed']}") for each in others]
+        many = train_seeds(jobs, width=4, quiet=True)
+        assert [each.failure is None for each in many] == [True, False, True, True]
+        assert max(played) == 3  # Of two episodes each.
+        (one,) = train_seeds([(recipe, tmp_path / "alone")], width=4, quiet=True)
+        rows = [without_clock(row) for row in one.run.evaluations]
+        assert [row["mark"] for row in rows] == [0, 160, 320, 480, 640]
+        assert rows == [without_clock(row) for row in many[0].run.evaluations]
+        assert [row["mark"] for row in many[1].run.evaluations][:1] == [0]
+        assert [row["mark"] for row in many[2].run.evaluations] == [0, 80, 160, 240, 320]
+        assert {row["episodes"] for row in many[3].run.evaluations} == {3}
+        for (own, path), outcome in zip(jobs, many, strict=True):
+            alone = isobatch.train(recipe=own, out=path / "alone", quiet=True, on_iteration=stop)
+            first = alone.evaluations[0]
+            assert without_clock(first) == without_clock(outcome.run.evaluations[0])
+
+    def test_each_has_its_share_of_the_time(self, tmp_path, monkeypatch):
+        recipe, taken, real = recipe_of("evaluated"), [], cohort.play_due
+
+        def play(due):
+            began = time.perf_counter()
+            answers = real(due)
+            taken.append(time.perf_counter() - began)
+            return answers
+
+        monkeypatch.setattr(cohort, "play_due", play)
+        found = together(tmp_path, recipe)
+        said = sum(row["seconds"] for each in found for row in each.run.evaluations)
+        assert said == pytest.approx(sum(taken), rel=0.1)
+
+    def test_vectors_with_one_seed_for_all_are_not_joined(self, tmp_path, played):
+        recipe = recipe_of("evaluated", env="tensor:CartPole-v1")
+        found = together(tmp_path / "together", recipe, 2)
+        assert played == []
+        for outcome in found:
+            own = outcome.run.recipe
+            alone = isobatch.train(
+                recipe=own, out=tmp_path / f"{own.seed}", quiet=True, on_iteration=stop
+            )
+            first = without_clock(alone.evaluations[0])
+            assert without_clock(outcome.run.evaluations[0]) == first
+            assert len(outcome.run.evaluations) == 5
+
+    def test_a_cohort_stopped_while_it_evaluates_goes_on(self, tmp_path, monkeypatch):
+        recipe = recipe_of("evaluated")
+        jobs, real, left = seed_paths(recipe, 3, tmp_path / "stopped"), cohort.play_due, [3]
+
+        def play(due):
+            left[0] -= 1
+            if not left[0]:
+                raise Abandoned
+            return real(due)
+
+        monkeypatch.setattr(cohort, "play_due", play)
+        for outcome in train_seeds(jobs, quiet=True):
+            assert outcome.run.interrupted
+            assert 0 < len(outcome.run.evaluations) < 5
+        for outcome in train_seeds(jobs, quiet=True):
+            rows = outcome.run.metrics
+            assert [row["iterations"] for row in rows] == list(range(1, len(rows) + 1))
+            marks = [row["mark"] for row in outcome.run.evaluations]
+            assert marks == [0, 160, 320, 480, 640]
+            assert all(each.is_whole for each in examine(outcome.run.path))
+
+    def test_one_whose_environment_fails_leaves_the_others(self, tmp_path, monkeypatch):
+        recipe = recipe_of("evaluated", env="gymnasium:CartPole-v1")
+        recipe = recipe.replace(env="gymnasium:Unlucky-v0")
+        jobs, real = seed_paths(recipe, 3, tmp_path), cohort.play_due
+
+        def play(due):
+            # Its environments are made for the mark, so that none has begun.
+            Unlucky.seeds.update(*(each.seeds for each in due if bad(each)))
+            return real(due)
+
+        def bad(due):
+            return due.place == 2 and due.state.recipe.seed == jobs[1][0].seed
+
+        monkeypatch.setattr(cohort, "play_due", play)
+        gymnasium.register("Unlucky-v0", entry_point=lambda **given: Unlucky(**given))
+        try:
+            found = train_seeds(jobs, quiet=True)
+        finally:
+            del gymnasium.registry["Unlucky-v0"]
+        assert "out of luck" in (found[1].failure or "")
+        assert [row["mark"] for row in found[1].run.evaluations] == [0, 160]
+        for outcome in (found[0], found[2]):
+            assert outcome.failure is None
+            assert len(outcome.run.evaluations) == 5
+
+
+class Unlucky(CartPoleEnv):
+    """Does not begin with some seeds."""
+
+    seeds: ClassVar[set[int]] = set()
+
+    def reset(self, *, seed=None, options=None):
+        if seed in self.seeds:
+            raise RuntimeError("out of luck")
+        return super().reset(seed=seed, options=options)
+
+
+def stop(row):
+    return False
 
 
 def test_warm_up_steps_are_counted_as_alone(tmp_path):
@@ -135,13 +293,15 @@ def test_warm_up_steps_may_be_part_of_the_budget(tmp_path):
 
 
 def test_a_resumed_member_is_staggered_again(tmp_path):
-    recipe = recipe_of(stagger=True)
+    recipe = recipe_of("evaluated", stagger=True)
     jobs = seed_paths(recipe, 2, tmp_path)
     own, path = jobs[0]
     isobatch.train(recipe=own, out=path, quiet=True, on_iteration=lambda row: row["iterations"] < 3)
     begun, new = train_seeds(jobs, quiet=True)
     assert [row["iterations"] for row in begun.run.metrics if "warmup_steps" in row] == [1, 4]
     assert [row["iterations"] for row in new.run.metrics if "warmup_steps" in row] == [1]
+    for outcome in (begun, new):
+        assert [row["mark"] for row in outcome.run.evaluations] == [0, 160, 320, 480, 640]
 
 
 def test_vectors_that_cannot_be_staggered_are_refused(tmp_path):

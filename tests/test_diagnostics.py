@@ -13,6 +13,7 @@ from torch import nn
 from isobatch import diagnostics
 from isobatch.diagnostics import (
     StateCoverage,
+    VisitCounts,
     dormant_fraction,
     effective_rank,
     feature_rank,
@@ -450,10 +451,28 @@ def test_an_empty_sketch():
 def test_every_number_is_a_plain_float_and_no_gradient_flows():
     rows = normal(16, 4).requires_grad_()
     tensors = {"observation_scale", "singular_values"}
-    for name in set(diagnostics.__all__) - tensors - {"StateCoverage"}:
+    for name in set(diagnostics.__all__) - tensors - {"Seen", "StateCoverage", "VisitCounts"}:
         function = getattr(diagnostics, name)
         found = function(nn.ParameterList([rows]) if name == "weight_norm" else rows)
         assert type(found) is float, name
         assert math.isfinite(found), name
     for name in tensors:
         assert not getattr(diagnostics, name)(rows).requires_grad
+
+
+def test_visits_are_counted_over_several_rollouts():
+    ids = torch.tensor([3, 1, 3, 3, 2, 1, 0, 3])
+    visits = VisitCounts()
+    for part in ids.split(3):
+        visits.update(part.numpy().astype(np.uint64))
+    assert visits.entropy == pytest.approx(visited_entropy(ids), abs=1e-12)
+
+
+def test_too_many_states_have_no_entropy_any_more():
+    visits = VisitCounts()
+    visits.update(np.arange(VisitCounts.MOST, dtype=np.uint64))
+    assert visits.entropy == pytest.approx(math.log(VisitCounts.MOST))
+    visits.update(np.array([10**9], np.uint64))
+    assert math.isnan(visits.entropy)
+    visits.update(np.array([1], np.uint64))
+    assert math.isnan(visits.entropy)

@@ -13,9 +13,10 @@ import isobatch
 ROOT = Path(isobatch.__file__).parent
 ROOMS = [
     "errors", "files", "plain", "estimate", "text", "machine", "parent", "turns", "clock",
-    "registry", "batch", "recipe", "bands", "scaling", "envs", "presets", "exchange", "normalize",
+    "registry", "batch", "recipe", "scaling", "envs", "presets", "exchange", "normalize",
     "models", "experience", "advantages", "losses", "diagnostics", "objectives", "proximal",
-    "update", "noise", "state", "algos", "run", "pages", "probe", "report", "study", "cli",
+    "update", "noise", "state", "algos", "run", "advise", "pages", "probe", "report", "study",
+    "cli",
 ]  # fmt: skip
 ALLOWED = {
     # Where people look for it: recipe.rescale(n_envs=16).

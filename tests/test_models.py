@@ -13,7 +13,7 @@ from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.errors import UserError
 from isobatch.models import ActorCritic
 from isobatch.models.acting import NUMPY_ROWS, acting
-from isobatch.models.encoders import ImpalaEncoder, NatureEncoder, initialise
+from isobatch.models.encoders import ImpalaEncoder, NatureEncoder, fits_blocks, initialise
 from isobatch.recipe import Model
 
 VECTOR = spaces.Box(-1, 1, (4,))
@@ -164,6 +164,58 @@ def test_impala_is_the_textbooks_and_so_is_its_gradient(shape):
         strict=True,
     ):
         torch.testing.assert_close(loss, other)
+
+
+def textbook_nature(encoder, image):
+    """The network as Mnih et al. describe it, every layer as it stands, on images in [0, 1]."""
+    image = encoder.convolutions(image.float() / 255)
+    return torch.relu(encoder.norm(encoder.dense(image.flatten(1))))
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize(
+    "shape",
+    # Atari's, another in whole blocks of 4x4, and four that are not or not quite.
+    [(4, 84, 84), (3, 40, 64), (4, 84, 86), (4, 86, 84), (1, 37, 41), (3, 50, 36)],
+)
+def test_nature_is_the_textbooks_and_so_is_its_gradient(shape, layer_norm):
+    torch.manual_seed(0)
+    encoder = NatureEncoder(shape, "orthogonal", layer_norm)
+    for each in encoder.parameters():
+        each.data.add_(torch.randn_like(each), alpha=0.02)
+    image = torch.randint(0, 256, (5, *shape), dtype=torch.uint8)
+    parameters = list(encoder.parameters())
+    expected = textbook_nature(encoder, image)
+    weights = torch.randn_like(expected)
+    gradients = torch.autograd.grad((expected * weights).sum(), parameters)
+    # One image is convolved as it lies; some of a larger tensor, not from its first byte on.
+    shifted = torch.cat([torch.zeros(3, dtype=torch.uint8), image.flatten()])[3:].view(image.shape)
+    for images in (image, shifted, image.contiguous(memory_format=torch.channels_last)):
+        found = encoder(images)
+        assert_close_to_largest(found, expected)
+        for one, other in zip(
+            torch.autograd.grad((found * weights).sum(), parameters), gradients, strict=True
+        ):
+            assert_close_to_largest(one, other)
+    assert_close_to_largest(encoder(image[:1]), expected[:1])
+
+
+def assert_close_to_largest(found, expected):
+    """Equal up to 1e-4 of the largest: sums of many floats that cancel are not exact."""
+    bound = 1e-4 * float(expected.detach().abs().max())
+    torch.testing.assert_close(found, expected, rtol=0, atol=bound)
+
+
+def test_blocks_are_for_the_bytes_of_atari_and_whatever_else_fits():
+    layer = NatureEncoder((4, 84, 84), "orthogonal").convolutions[0]
+    image = torch.zeros(2, 4, 84, 84, dtype=torch.uint8)
+    assert fits_blocks(layer, image)
+    assert not fits_blocks(layer, image.float())
+    assert not fits_blocks(layer, image[:1])
+    assert not fits_blocks(layer, image[..., :82].contiguous())
+    assert not fits_blocks(layer, image.transpose(2, 3))
+    assert not fits_blocks(layer, image.to("meta"))
+    assert not fits_blocks(nn.Conv2d(4, 32, 8, stride=2), image)
 
 
 def has_gradient(module):

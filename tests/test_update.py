@@ -231,6 +231,9 @@ def test_chunk_rows():
     assert chunk_rows((3, 512, 512)) == 16
     assert chunk_rows(None) > 1000
     assert chunk_rows((3, 64, 64), chosen=5) == 5
+    # Two threads' halves of a minibatch of 256 are a pass each.
+    assert chunk_rows((4, 84, 84), "nature") == chunk_rows((4, 84, 84), "auto") >= 128
+    assert chunk_rows((4, 84, 84), "impala") == chunk_rows((4, 84, 84)) == 37
 
 
 def test_statistics_of_another_device_stand_beside_norms_of_the_cpu():

@@ -29,6 +29,7 @@ minibatches, epochs.
   rescale RECIPE|RUN|ENV adapt a recipe's hyperparameters to another batch, with the reasons
   show RECIPE|RUN|ENV    draw the batch: rollout, minibatches, updates
 
+  advise RUN             say what a run's numbers mean, and what to try
   probe RUN              measure bias and variance of the gradient, and find the best N x T
 
   study NAME|FILE        compare arms over environments and seeds at the same budget of env steps
@@ -48,6 +49,7 @@ COMMANDS = {
     "envs": "isobatch.cli.envs:envs",
     "rescale": "isobatch.cli.rescale:rescale",
     "show": "isobatch.cli.show:show",
+    "advise": "isobatch.cli.advise:advise",
     "probe": "isobatch.cli.probe:probe",
     "study": "isobatch.cli.study:study",
     "report": "isobatch.cli.report:report",

@@ -6,6 +6,7 @@ a Python float, nan where the quantity is not defined (an empty batch, numbers t
 
 from isobatch.diagnostics.coverage import (
     StateCoverage,
+    VisitCounts,
     observation_scale,
     state_coverage,
     visited_entropy,
@@ -14,9 +15,12 @@ from isobatch.diagnostics.gradients import gradient_kurtosis, gradient_norm_kurt
 from isobatch.diagnostics.networks import dormant_fraction, weight_norm
 from isobatch.diagnostics.policies import importance_ess, policy_variance
 from isobatch.diagnostics.ranks import effective_rank, feature_rank, singular_values, srank
+from isobatch.diagnostics.seen import Seen
 
 __all__ = [
+    "Seen",
     "StateCoverage",
+    "VisitCounts",
     "dormant_fraction",
     "effective_rank",
     "feature_rank",

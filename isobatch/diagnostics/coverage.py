@@ -93,11 +93,11 @@ class StateCoverage:
         self._registers = np.zeros(2**INDEX_BITS, np.uint8)
 
     @torch.no_grad()
-    def update(self, observations: Rows) -> None:
-        """Take in rows [B, ...]."""
+    def update(self, observations: Rows) -> np.ndarray:
+        """Take in rows [B, ...]; return their hashes [B]."""
         parts = _parts(observations)
         if not len(parts[0]):
-            return
+            return np.zeros(0, np.uint64)
         if self.scale is None:
             self.scale = observation_scale(observations)
         hashes = _hashes(parts, self.width, self.scale)
@@ -107,6 +107,7 @@ class StateCoverage:
         # The exponent of a float is the number of bits, exactly, up to 53 of them.
         zeros = REST_BITS - np.frexp(rest.astype(np.float64))[1]
         np.maximum.at(self._registers, index, (zeros + 1).astype(np.uint8))
+        return hashes
 
     @property
     def distinct(self) -> float:
@@ -147,6 +148,51 @@ class StateCoverage:
         self._registers = state["registers"].cpu().numpy().copy()
         self.steps = int(state["steps"])
         self.scale = state["scale"] if len(state["scale"]) else None
+
+
+class VisitCounts:
+    """How often each state was visited over a whole run, exactly, while there are few states."""
+
+    MOST = 65_536
+    """Distinct states; beyond, nothing is counted any more."""
+
+    def __init__(self) -> None:
+        self._states, self._counts = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        self._too_many = False
+
+    def update(self, hashes: np.ndarray) -> None:
+        """Take in visits, by their states' hashes [B]."""
+        if self._too_many:
+            return
+        new, counts = np.unique(hashes, return_counts=True)
+        self._states, places = np.unique(np.concatenate([self._states, new]), return_inverse=True)
+        both = np.concatenate([self._counts, counts])
+        self._counts = np.bincount(places, both, len(self._states)).astype(np.int64)
+        if len(self._states) > self.MOST:
+            self.__init__()
+            self._too_many = True
+
+    @property
+    def entropy(self) -> float:
+        """Entropy of the visits in nats, as `visited_entropy`; nan where there are too many."""
+        if not len(self._counts):
+            return math.nan
+        shares = torch.from_numpy(self._counts / self._counts.sum())
+        return float(torch.special.entr(shares).sum())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        return {
+            "states": torch.tensor(self._states.view(np.int64)),
+            "counts": torch.tensor(self._counts),
+            "too_many": torch.tensor(self._too_many),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore from `state_dict`."""
+        self._states = state["states"].cpu().numpy().view(np.uint64).copy()
+        self._counts = state["counts"].cpu().numpy().copy()
+        self._too_many = bool(state["too_many"])
 
 
 def _parts(observations: Rows) -> list[Tensor]:

@@ -19,8 +19,8 @@ WHY = {
 
 MACHINE = {
     "vectorization", "env_threads", "phase_memory", "device", "threads", "chunk_size", "compile",
-    "checkpoint_seconds", "exact_resume", "keep_policies", "probe_every", "env_timeout",
-    "on_divergence",
+    "checkpoint_seconds", "exact_resume", "keep_policies", "probe_every", "diagnostics",
+    "env_timeout", "on_divergence",
 }  # fmt: skip
 """Fields that change how fast a run is or what is kept of it, not what it learns."""
 

@@ -3,7 +3,7 @@
 from isobatch.experience.actor import Actor, Several, Single, chunked
 from isobatch.experience.collect import Collector
 from isobatch.experience.episodes import EpisodeScores, EpisodeTracker
-from isobatch.experience.play import Evaluation, play
+from isobatch.experience.play import Evaluation, drawing, play, play_together
 from isobatch.experience.rollout import BY_STEP, Rollout, concatenate, from_tensors, to_tensors
 
 __all__ = [
@@ -18,7 +18,9 @@ __all__ = [
     "Single",
     "chunked",
     "concatenate",
+    "drawing",
     "from_tensors",
     "play",
+    "play_together",
     "to_tensors",
 ]

@@ -44,15 +44,19 @@ class EpisodeScores:
         An episode that is `dropped` counts no more, nor as one that ended.
         """
         counted = valid.cpu().numpy()
-        totals = np.cumsum(np.where(counted, scores.cpu().numpy(), 0.0), 0, dtype=float)
-        steps = np.cumsum(counted, 0)
+        totals = np.where(counted, scores.cpu().numpy(), 0.0).cumsum(0, dtype=float)
+        steps = counted.cumsum(0)
         totals += self._return
         steps += self._length
-        ended = np.zeros_like(self._return), np.zeros_like(self._length)
-        episodes = []
         ends = over.cpu().numpy() & counted
         lost = np.zeros_like(ends) if dropped is None else dropped.cpu().numpy()
-        for t, n in np.argwhere(ends | lost):
+        ceased = ends | lost
+        if not ceased.any():  # Of single steps, most.
+            self._return, self._length = totals[-1], steps[-1]
+            return []
+        ended = np.zeros_like(self._return), np.zeros_like(self._length)
+        episodes = []
+        for t, n in np.argwhere(ceased):
             score, length = totals[t, n] - ended[0][n], steps[t, n] - ended[1][n]
             if not self._unknown[n] and not lost[t, n]:
                 episodes.append(Episode(int(n), float(score), int(length)))

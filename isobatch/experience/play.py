@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,10 +11,15 @@ import torch
 from torch import Tensor
 
 from isobatch.envs import BatchedEnv, Observation
+from isobatch.experience.actor import Actor
 from isobatch.experience.episodes import EpisodeScores
 
+Choose = Callable[[Observation], Tensor]
+"""Observations [N, ...] -> actions [N, K]."""
 MOST_ENVS = 16
 """Evaluation environments at most; each plays as many episodes as the others, to within one."""
+NOISE_STEPS = 64
+"""Steps whose random numbers are drawn at once, each policy's by itself."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +40,52 @@ class Evaluation:
         return float(np.std(self.returns))
 
 
-@torch.inference_mode()
-def play(act: Callable[[Observation], Tensor], env: BatchedEnv, episodes: int) -> Evaluation:
-    """Play whole episodes; `act` gives actions [N, K] for observations.
+def play(choose: Choose, env: BatchedEnv, episodes: int) -> Evaluation:
+    """Play whole episodes.
 
     Every environment plays the same number of episodes, to within one, so that short episodes are
     not counted more often than long ones.
     """
-    quota = np.full(env.n_envs, episodes // env.n_envs)
-    quota[: episodes % env.n_envs] += 1
-    scores, played = EpisodeScores(env.n_envs), Evaluation()
+    (played,) = play_together(choose, env, episodes, 1)
+    return played
+
+
+@torch.inference_mode()
+def play_together(choose: Choose, env: BatchedEnv, episodes: int, shares: int) -> list[Evaluation]:
+    """As `play`, `episodes` in each of equal shares of the environments.
+
+    What a share plays does not depend on the others. All are stepped until the last is done.
+    """
+    n_envs = env.n_envs // shares
+    quota = np.full((shares, n_envs), episodes // n_envs)
+    quota[:, : episodes % n_envs] += 1
+    quota = quota.reshape(-1)
+    scores, played = EpisodeScores(env.n_envs), [Evaluation() for _ in range(shares)]
     observation = env.reset()
     with env.stepping():
         while quota.any():
-            step = env.step(act(observation))
+            step = env.step(choose(observation))
             observation = step.observation
             dropped = None if step.dropped is None else step.dropped[None]
             rows = step.scored[None], step.ended[None], step.valid[None], dropped
             for episode in scores.take_in(*rows):
                 if quota[episode.env]:
-                    played.returns.append(episode.score)
-                    played.lengths.append(episode.length)
+                    share = played[episode.env // n_envs]
+                    share.returns.append(episode.score)
+                    share.lengths.append(episode.length)
                     quota[episode.env] -= 1
     return played
+
+
+def drawing(actor: Actor, n_envs: int, device: torch.device) -> Choose:
+    """Return how actions are drawn from an actor's policy as it is now."""
+    act, like = actor.acting(n_envs), torch.zeros((), device=device)
+    noise = itertools.chain.from_iterable(
+        actor.noise(NOISE_STEPS, n_envs, like).unbind() for _ in itertools.count()
+    )
+
+    def choose(observation: Observation) -> Tensor:
+        params, _ = act({part: each.to(device) for part, each in observation.items()})
+        return actor.distribution.sample(params, next(noise))
+
+    return choose

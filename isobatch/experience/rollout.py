@@ -152,7 +152,9 @@ def concatenate(*rollouts: Rollout) -> Rollout:
             for each in rollouts
         ]
         final_values = torch.cat(parts)
-    joined = {name: torch.cat([getattr(each, name) for each in rollouts]) for name in BY_STEP}
+    joined: dict[str, Any] = {
+        name: torch.cat([getattr(each, name) for each in rollouts]) for name in BY_STEP
+    }
     return Rollout(
         observations={
             part: torch.cat([*(each.observations[part][:-1] for each in before), rows])

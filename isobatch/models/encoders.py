@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,13 @@ class Encoder(nn.Module):
     """A module from observations to features [B, n_features]."""
 
     n_features: int
+
+    def activations(self, observation: Any) -> list[Tensor]:
+        """Return what hidden layers give after their nonlinearity, [B, H] or [B, C, ...] each.
+
+        The features are the last. Of a module that nothing is known of they are all there is.
+        """
+        return [self(observation)]
 
 
 def initialise(layer: Layer, init: Init, gain: float = math.sqrt(2), scale: float = 1.0) -> Layer:
@@ -73,12 +80,17 @@ class MlpEncoder(Encoder):
         """Encode vectors; plain functions, as nested modules cost more than they compute here."""
         if self.is_plain_stack:
             return stacked(vector, self.linears, activation=self.activation.__name__)
+        return self.activations(vector)[-1]
+
+    def activations(self, observation: Tensor) -> list[Tensor]:
+        """Return each layer's outputs."""
+        found = [observation]
         for k, layer in enumerate(self.linears):
-            vector = linear(vector, layer)
+            hidden = linear(found[-1], layer)
             if self.norms is not None:
-                vector = _normed(vector, self.norms[k])
-            vector = self.activation(vector)
-        return vector
+                hidden = _normed(hidden, self.norms[k])
+            found.append(self.activation(hidden))
+        return found[1:]
 
     @property
     def is_plain_stack(self) -> bool:
@@ -116,8 +128,76 @@ class NatureEncoder(Encoder):
         self.n_features = 512
 
     def forward(self, image: Tensor) -> Tensor:
-        """Encode images already scaled to [0, 1]."""
-        return functional.relu(self.norm(self.dense(self.convolutions(image).flatten(1))))
+        """Encode images of bytes, or of floats in [0, 1]."""
+        return self.activations(image)[-1]
+
+    def activations(self, observation: Tensor) -> list[Tensor]:
+        """Return the convolutions' outputs and the features."""
+        first, *layers, last = self.convolutions
+        assert isinstance(first, nn.Conv2d)
+        if fits_blocks(first, observation):
+            x = _add_bias(_weigh_blocks(first, observation), first)
+        else:
+            x = _add_bias(_weigh(first, scaled(observation)), first)
+        found = list[Tensor]()
+        for layer in layers:
+            convolves = isinstance(layer, nn.Conv2d)
+            x = _add_bias(_weigh(layer, x), layer) if convolves else layer(x)
+            if isinstance(layer, nn.ReLU):
+                found.append(x)
+        # Flat first: a ReLU whose gradient lies in another order than its output is slow.
+        flat = last(x.flatten(1))
+        features = functional.relu(self.norm(self.dense(flat)))
+        return [*found, flat.view(x.shape), features]
+
+
+BLOCK = 4
+"""Pixels of a block's side: as many bytes are one int32, and DQN's first stride."""
+
+
+def fits_blocks(layer: nn.Conv2d, image: Tensor) -> bool:
+    """Say whether a layer convolves images by blocks: bytes on a CPU, of whole blocks.
+
+    Not a single one: per-sample gradients, which see one at a time, could not look at its bytes
+    as whole numbers.
+    """
+    return (
+        image.dtype == torch.uint8
+        and image.device.type == "cpu"
+        and len(image) > 1
+        and image.is_contiguous()
+        and layer.stride == (BLOCK, BLOCK)
+        and all(size % BLOCK == 0 for size in (*layer.kernel_size, *image.shape[2:]))
+        and image.storage_offset() % BLOCK == 0
+    )
+
+
+def _weigh_blocks(layer: nn.Conv2d, image: Tensor) -> Tensor:
+    """Convolve images / 255 of bytes [B, C, H, W] by blocks of 4x4 pixels, without the bias.
+
+    With stride 4 a kernel of 8x8 over C channels is one of 2x2 with stride 1 over 16 C: a block's
+    pixels. Bytes are brought into that order before they are floats, and the division is the
+    weights'.
+    """
+    n_out, channels, *kernel = layer.weight.shape
+    down, across = (size // BLOCK for size in kernel)
+    weight = (layer.weight / 255).view(n_out, channels, down, BLOCK, across, BLOCK)
+    weight = weight.permute(0, 2, 4, 1, 3, 5).reshape(n_out, down, across, -1)
+    return functional.conv2d(_blocks(image).permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2))
+
+
+def _blocks(image: Tensor) -> Tensor:
+    """Return bytes [B, C, H, W] as floats [B, H / 4, W / 4, 16 C], a block's pixels together.
+
+    The four bytes of a block's row move as one int32, and in two transpositions: all axes at once
+    take PyTorch twice as long.
+    """
+    n_rows, channels, height, width = image.shape
+    down, across = height // BLOCK, width // BLOCK
+    rows = image.view(torch.int32).view(n_rows, channels, down, BLOCK, across)
+    lines = rows.transpose(1, 2).reshape(n_rows * down, channels * BLOCK, across)
+    pixels = lines.transpose(1, 2).contiguous().view(torch.uint8)
+    return pixels.view(n_rows, down, across, -1).float()
 
 
 def _weigh(layer: nn.Conv2d, x: Tensor) -> Tensor:
@@ -186,15 +266,23 @@ class ImpalaEncoder(Encoder):
         self.n_features = self.FEATURES
 
     def forward(self, image: Tensor) -> Tensor:
-        """Encode images already scaled to [0, 1]."""
-        hidden = functional.relu(self.stages(image))
+        """Encode images of bytes, or of floats in [0, 1]."""
+        hidden = functional.relu(self.stages(scaled(image)))
         return functional.relu(self.norm(self.dense(hidden.flatten(1))))
+
+    def activations(self, observation: Tensor) -> list[Tensor]:
+        """Return the outputs of pooled convolutions and residual blocks, and the features."""
+        found, x = list[Tensor](), scaled(observation)
+        for stage in self.stages:
+            x = stage(x)
+            found.append(functional.relu(x))
+        return [*found, functional.relu(self.norm(self.dense(found[-1].flatten(1))))]
 
 
 class ObservationEncoder(Encoder):
     """Encode whatever parts an observation has: the image by a CNN, the vector by an MLP.
 
-    With both, their features are concatenated. uint8 images are scaled here, not before.
+    With both, their features are concatenated. uint8 images are scaled by the CNN, not before.
     """
 
     def __init__(self, layout: ObservationLayout, model: Model) -> None:
@@ -207,10 +295,21 @@ class ObservationEncoder(Encoder):
         """Return features [B, n_features]."""
         features = []
         if self.image is not None:
-            features.append(self.image(scaled(observation["image"])))
+            features.append(self.image(observation["image"]))
         if self.vector is not None:
             features.append(self.vector(observation["vector"]))
         return features[0] if len(features) == 1 else torch.cat(features, 1)
+
+    def activations(self, observation: dict[str, Tensor]) -> list[Tensor]:
+        """Return those of both parts, and the features."""
+        image, vector = list[Tensor](), list[Tensor]()
+        if self.image is not None:
+            *image, last = self.image.activations(observation["image"])
+        if self.vector is not None:
+            vector = self.vector.activations(observation["vector"])
+        if self.image is None:
+            return vector
+        return [*image, *vector[:-1], torch.cat([last, *vector[-1:]], 1)]
 
 
 def headed(encoder: nn.Module, head: nn.Linear, observation: dict[str, Tensor]) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,7 +83,7 @@ def collect(
     seeds = evaluation_seeds(recipe.seed, n_envs, SEED + seed)
     env = envs.make(recipe, seeds, make_env=make_env)
     try:
-        chunk = chunk_rows(env.observation_layout.image)
+        chunk = chunk_rows(env.observation_layout.image, recipe.model.encoder)
         collector = Collector(env, torch.device("cpu"), chunk)
         generator = torch.Generator().manual_seed(seed)
         actor = Single(policy.model, policy.normalizer, generator)
@@ -132,11 +133,12 @@ def _staggered(act: Callable[[int], Rollout], begin: Tensor, n_steps: int, n_see
         cuts = [column[start : start + rows, n] for n, start in enumerate(begin.tolist())]
         return torch.stack(cuts, 1)
 
+    by_step: dict[str, Any] = {name: cut(getattr(joined, name), n_steps) for name in BY_STEP}
     return Rollout(
         observations=seen,
         values=cut(joined.values, n_steps + 1),
         final_values=None if joined.final_values is None else cut(joined.final_values, n_steps),
-        **{name: cut(getattr(joined, name), n_steps) for name in BY_STEP},
+        **by_step,
     )
 
 

@@ -240,6 +240,11 @@ class Probe:
     """Measure the noise of the policy gradient every this many iterations; 0: never. A measurement
     takes as long as 1.5 epochs: some 5% of the run time with 10 at 3 or 4 epochs, with 20 at one
     epoch, with 50 at one gradient step (a2c)."""
+    diagnostics: Literal["cheap", "full", "off"] = "cheap"
+    """Measure weight norm, gradient kurtosis, feature rank, dormant units, policy variance,
+    importance weights and state coverage: cheap every 16,384 rows (10 iterations at most), full
+    in every iteration, with two more ranks and, of few states, the entropy of visits. What is
+    learned does not depend on it."""
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch import files
+from isobatch import advise, files
 from isobatch.errors import UserError, one_line, understanding
 from isobatch.recipe import Recipe
 from isobatch.report.video import Video, newest
@@ -74,8 +73,8 @@ class Course:
     """The recipe's file."""
     rows: Rows
     evaluations: Rows = field(default_factory=list)
-    findings: Sequence[Any] = ()
-    """`isobatch.advise.Finding`s, the most important first."""
+    findings: Sequence[advise.Finding] = ()
+    """What there is to say about it, the most important first."""
     profile: tuple[str, list[tuple[str, float, float]], list[str]] | None = None
     """Which iterations, their parts, and what came once."""
     video: Video | None = None
@@ -228,22 +227,11 @@ def read(path: str | Path, name: str | None = None) -> Course:
         text=files.read_text(path / "recipe.toml"),
         rows=rows,
         evaluations=evaluations,
-        findings=attempt(lambda: findings(recipe, rows, evaluations), []),
+        findings=attempt(lambda: advise.run(path), []),
         profile=attempt(lambda: _profile(path), None),
         video=attempt(lambda: newest(path), None),
         faults=tuple(faults),
     )
-
-
-def findings(recipe: Recipe, rows: Rows, evaluations: Rows) -> list[Any]:
-    """Return what `isobatch advise` finds in a run, nothing in a run without rows."""
-    try:
-        advise = import_module("isobatch.advise")
-    except ModuleNotFoundError as error:
-        if error.name != "isobatch.advise":
-            raise
-        return []
-    return list(advise.findings(recipe, rows, evaluations)) if rows else []
 
 
 def numbers(rows: Rows, name: str) -> Floats:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.bands import Advised
 from isobatch.pages.figures import (
     COLOURS,
     DASHES,
@@ -23,6 +22,7 @@ from isobatch.pages.figures import (
     label,
     ticks,
 )
+from isobatch.report.bands import Advised
 from isobatch.report.course import AXES, TIMES, Course, Floats, numbers, thinned
 
 BAND = "rgba(0,158,115,0.14)"
@@ -176,10 +176,8 @@ def timeline(courses: Sequence[Course], places: Places) -> Figure | None:
     """Draw from when on each finding holds, a line each."""
     traces, along, names = [], [], []
     for course in courses:
-        for finding in course.findings:
-            if finding.since is None or not course.rows:
-                continue
-            tint = SEVERITIES.get(finding.severity, COLOURS[6])
+        for finding in course.findings if course.rows else ():
+            tint = SEVERITIES[finding.severity]
             begins, ends = course.place(finding.since), course.place(course.env_steps)
             # The sentence as text: a template would look for its own words in it.
             trace: Figure = {
@@ -191,7 +189,7 @@ def timeline(courses: Sequence[Course], places: Places) -> Figure | None:
             }  # fmt: skip
             traces.append(trace)
             run = f"{course.name}: " if len(courses) > 1 else ""
-            names.append(label(f"{run}{finding.rule}".replace("_", " "), 20))
+            names.append(label(f"{run}{finding.rule}", 20))
             along.append(places.name({axis: [begins[axis], ends[axis]] for axis in AXES}))
     if not traces:
         return None

@@ -8,12 +8,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from isobatch import bands
+from isobatch import text
+from isobatch.advise import SEVERITIES, Finding
 from isobatch.errors import UserError
 from isobatch.pages import diagram
 from isobatch.pages.figures import Figure, label
 from isobatch.pages.page import fill, number
-from isobatch.report import figures, reproduce
+from isobatch.report import bands, figures, reproduce
 from isobatch.report.course import AXES, TIMES, Course
 from isobatch.report.diagnostics import DIAGNOSTICS, parts_of
 from isobatch.run.store import safe_name
@@ -32,7 +33,6 @@ UPDATES = {
 """Columns of the update, as figures are titled."""
 MOST_OTHERS = 200
 """Columns to choose from beside those with a figure of their own."""
-SEVERITIES = ("problem", "warning", "note")
 WIDTHS = (720, 340)
 """Of the batch's picture: for a screen, and for a phone."""
 
@@ -181,38 +181,23 @@ def _run(course: Course, place: int) -> dict[str, Any]:
 
 
 def _counts(course: Course) -> str:
-    """Return 1 problem, 2 warnings; '' where nothing was found."""
+    """Return 1 problem, 2 warnings; or that the run is healthy."""
     found = [finding.severity for finding in course.findings]
-    names = [*SEVERITIES, *dict.fromkeys(each for each in found if each not in SEVERITIES)]
-    parts = [counted(found.count(name), name) for name in names if name in found]
-    return ", ".join(parts)
+    parts = [counted(found.count(name), name) for name in SEVERITIES if name in found]
+    healthy = not any(finding.is_grave for finding in course.findings)
+    return ", ".join(["healthy: nothing above a note"] * healthy + parts)
 
 
-def _card(finding: Any) -> dict[str, Any]:
+def _card(finding: Finding) -> dict[str, Any]:
     """Return a finding as the page shows it."""
     facts = {
-        "measured": _shown(finding.number),
-        "threshold": _shown(finding.threshold),
-        "since": f"{finding.since:,} environment steps" if finding.since is not None else "",
-        "rule": str(finding.rule).replace("_", " "),
-        "source": finding.source or "",
+        "measured": text.number(finding.number),
+        "threshold": text.number(finding.threshold),
+        "since": f"{finding.since:,} environment steps",
+        "rule": finding.rule,
+        "source": finding.source,
     }
-    return {
-        "severity": finding.severity,
-        "sentence": finding.sentence,
-        "suggestion": finding.suggestion or "",
-        "flag": finding.flag or "",
-        "facts": {name: fact for name, fact in facts.items() if fact},
-    }
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{value:.4g}" if is_number and abs(value) < 1000 else number(value) if is_number else (
-        str(value)
-    )  # fmt: skip
+    return {"finding": finding, "facts": {name: fact for name, fact in facts.items() if fact}}
 
 
 def _result(course: Course) -> str:

@@ -2,8 +2,9 @@
 
 Each is an ordinary run: its own state, random numbers, normalisers, counters, files. But rollouts
 come from one pool of environments in which all their policies act at once, and gradients of their
-minibatches are computed together (`isobatch.update.stacked`). So a run costs a fraction of what it
-costs alone, where networks are small.
+minibatches are computed together (`isobatch.update.stacked`). Evaluations that are due at one
+moment are played together too. So a run costs a fraction of what it costs alone, where networks are
+small.
 
 A run does not depend on its companions. It differs from the same run alone by rounding, since
 products of stacked matrices may add in another order.
@@ -28,6 +29,7 @@ from isobatch.experience.stagger import stagger_together
 from isobatch.objectives import BUILT_IN
 from isobatch.recipe import Recipe
 from isobatch.run.environments import warm_up_actor
+from isobatch.run.evaluation import Due, Played, by_itself, can_join, play_due
 from isobatch.run.interrupt import Abandoned, stop_requests
 from isobatch.run.loop import training
 from isobatch.run.memory import refuse_too_large
@@ -48,7 +50,9 @@ NUMBERS = (
 COMPILED_AS = 5
 """Runs whose gradient steps are taken to repay compiling, however many there are: whether a run's
 update is compiled must not depend on its companions."""
-UNIMPORTANT = ("keep_policies", "checkpoint_seconds", "eval_marks", "eval_episodes")
+UNIMPORTANT = (
+    "keep_policies", "checkpoint_seconds", "eval_marks", "eval_episodes", "diagnostics",
+)  # fmt: skip
 """What may differ too, since it changes nothing that is learned."""
 
 
@@ -150,6 +154,18 @@ class GradientAsked(Asked[dict[str, Tensor]]):
         self.wanted = wanted
 
 
+class EvaluationAsked(Asked[Played]):
+    """A member wants its policy evaluated."""
+
+    def __init__(self, due: Due) -> None:
+        self.due = due
+
+
+async def with_others(due: Due) -> Played:
+    """Ask for an evaluation that is played with the others'."""
+    return await EvaluationAsked(due)
+
+
 async def stacked_gradient(stepper: Stepper, rows: Tensor, gather: Joinable) -> dict[str, Tensor]:
     """Ask for a gradient that is computed with the others'."""
     return await GradientAsked(Wanted(stepper, rows, gather))
@@ -170,8 +186,8 @@ class Pool:
         self.device = device
         refuse_too_large(recipes[0])
         self.env = envs.make(recipes[0], seeds)
-        chosen = recipes[0].machine.chunk_size
-        self.chunk_size = chunk_rows(self.env.observation_layout.image, chosen)
+        image, chosen = self.env.observation_layout.image, recipes[0].machine.chunk_size
+        self.chunk_size = chunk_rows(image, recipes[0].model.encoder, chosen)
         self._collector: Collector | None = None
 
     @property
@@ -246,13 +262,20 @@ def train_cohort(members: Sequence[Member], pool: Pool, width: int) -> None:
     machine.keep_freed_memory()
     runs = [(each.state.model, each.state.parameters) for each in members]
     compiled = pays_to_compile(members[0].state, COMPILED_AS)
+    evaluate = with_others if can_join(recipe) else by_itself
     stack = Stack(runs, width, recipe.batch.most_rows, compiled)
     with machine.torch_threads(recipe.machine.threads, images=False), stop_requests() as stop:
         try:
             for each in members:
                 seat = Seat(pool, each.made, width)
                 course = training(
-                    each.state, seat, each.directory, each.sinks, stop, gradient=stacked_gradient
+                    each.state,
+                    seat,
+                    each.directory,
+                    each.sinks,
+                    stop,
+                    gradient=stacked_gradient,
+                    evaluate=evaluate,
                 )
                 each.begin(course)
             _conduct(members, pool, stack)
@@ -271,11 +294,12 @@ def _conduct(members: Sequence[Member], pool: Pool, stack: Stack) -> None:
 
 
 def _answer(members: Sequence[Member], pool: Pool, stack: Stack) -> None:
-    """Give members what they wait for: gradients first, and a rollout once all wait for it.
+    """Give members what they wait for: evaluations, gradients, and a rollout once all wait for it.
 
-    Where they warm up they all do so first of all.
+    Evaluations come first, so that who was evaluated then learns with the others. Where they warm
+    up they all do so before the first rollout.
     """
-    if _give_gradients(members, stack):
+    if _give_evaluations(members) or _give_gradients(members, stack):
         return
     if any(isinstance(each.wants, WarmUpAsked) for each in members):
         answers: list[Any] = pool.warm_up(members)
@@ -285,6 +309,33 @@ def _answer(members: Sequence[Member], pool: Pool, stack: Stack) -> None:
     for each, what in zip(members, answers, strict=True):
         if each.wants is not None:
             each.answer(what)
+
+
+def _give_evaluations(members: Sequence[Member]) -> bool:
+    """Play the evaluations that are waited for; return whether there were any."""
+    waiting: dict[int, list[tuple[Member, Due]]] = {}
+    for each in members:
+        if isinstance(each.wants, EvaluationAsked):
+            due = each.wants.due
+            waiting.setdefault(due.episodes, []).append((each, due))
+    for of_one_size in waiting.values():
+        _evaluate(of_one_size)
+    return bool(waiting)
+
+
+def _evaluate(waiting: Sequence[tuple[Member, Due]]) -> None:
+    """Play evaluations together; where that fails one by one, lest one be the end of others."""
+    try:
+        played = play_due([due for _, due in waiting])
+    except UserError as error:
+        if len(waiting) == 1:
+            waiting[0][0].throw(error)
+        else:
+            for one in waiting:
+                _evaluate([one])
+        return
+    for (member, _), what in zip(waiting, played, strict=True):
+        member.answer(what)
 
 
 def _give_gradients(asking: Sequence[Asking], stack: Stack) -> bool:

@@ -104,7 +104,7 @@ class Environments:
             self.made = numbers["counters"]["environments"]
         self.env = self._make(self.begin, again)
         self.image = self.env.observation_layout.image
-        self.chunk_size = chunk_rows(self.image, recipe.machine.chunk_size)
+        self.chunk_size = chunk_rows(self.image, recipe.model.encoder, recipe.machine.chunk_size)
         self._collector: Collector | None = None
         self.journals: Journals | None = None
         """Of the actions of the environments there are, where they are kept."""

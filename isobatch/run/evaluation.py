@@ -5,25 +5,30 @@ N x L steps. So curves that are compared come from here. At each mark the policy
 training reaches it plays whole episodes in environments made for that mark, with seeds of their
 own. What a mark gives depends on the policy, the run's seed and the mark alone: training's
 environments, random numbers and bits are not touched, and a resumed run plays the same again.
+
+In a cohort the evaluations that are due at one moment are played together: one vector of
+environments, a share for each run, and all policies acting at once. A run alone is the case of one
+share, computed in the same way, so that to the bit it plays what it would play in company.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
-
-from torch import Tensor
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
 from isobatch import envs
-from isobatch.envs import MakeEnv, Observation
+from isobatch.clock import OFF, Clock
+from isobatch.envs import MakeEnv
+from isobatch.envs.catalog import resolve
 from isobatch.envs.seeds import evaluation_seeds, mixed_generator
-from isobatch.experience import Evaluation, play
-from isobatch.experience.play import MOST_ENVS
+from isobatch.experience import Evaluation, Several, Single, drawing, play_together
+from isobatch.experience.play import MOST_ENVS, Choose
 from isobatch.models import QNetwork
 from isobatch.models.agent import evaluation_mode
+from isobatch.recipe import Recipe
 from isobatch.run import policy
 from isobatch.run.store import RunDirectory
 from isobatch.state import TrainState
@@ -33,15 +38,99 @@ FIRST, LAST = 512, 1500
 """Numbers of the evaluations that marks take in turn: their environments are no others'."""
 
 
+class Due(NamedTuple):
+    """An evaluation that is due: a policy as it is, and the mark it has come to."""
+
+    state: TrainState
+    place: int
+    """Which of the run's marks it is."""
+    make_env: MakeEnv | None = None
+    """The user's own, where there is one."""
+    width: int | None = None
+    """How wide a vector that makes, None where it makes one environment."""
+
+    @property
+    def episodes(self) -> int:
+        """How many are to be played."""
+        recipe = self.state.recipe
+        return recipe.evaluation.episodes(recipe.total_timesteps)
+
+    @property
+    def seeds(self) -> list[int]:
+        """Those of its environments."""
+        count, number = min(self.episodes, MOST_ENVS), FIRST + self.place % (LAST - FIRST)
+        return evaluation_seeds(self.state.recipe.seed, self.width or count, number)
+
+    @property
+    def actor(self) -> Single:
+        """Who acts, with random numbers of this mark's own."""
+        state = self.state
+        device = state.parameters.vector.device
+        generator = mixed_generator(state.recipe.seed, self.place, device=device)
+        return Single(state.model, state.observation_normalizer, generator)
+
+
+class Played(NamedTuple):
+    """What came of an evaluation."""
+
+    scores: Evaluation
+    seconds: float
+    """Its share of the time it took to play it and others."""
+
+
+Evaluate = Callable[[Due], Awaitable[Played]]
+"""How an evaluation is played: at once, or with others."""
+
+
+async def by_itself(due: Due) -> Played:
+    """Play an evaluation at once."""
+    (played,) = play_due([due])
+    return played
+
+
+def can_join(recipe: Recipe) -> bool:
+    """Say whether evaluations of several runs may have one vector: a seed for each environment."""
+    return resolve(recipe.env).maker != "tensor"  # Where one seed is for the whole vector.
+
+
+def play_due(due: Sequence[Due]) -> list[Played]:
+    """Play evaluations of as many episodes each, by policies of one architecture, together."""
+    began = time.perf_counter()
+    with arena(due) as (env, choose):
+        scores = play_together(choose, env, due[0].episodes, len(due))
+    seconds = (time.perf_counter() - began) / len(due)
+    return [Played(each, seconds) for each in scores]
+
+
+@contextmanager
+def arena(due: Sequence[Due]) -> Iterator[tuple[envs.BatchedEnv, Choose]]:
+    """Make the environments of evaluations, an equal share for each; yield how to act in them."""
+    first, seeds = due[0], [seed for each in due for seed in each.seeds]
+    with ExitStack() as held:
+        env = envs.make(first.state.recipe, seeds, make_env=first.make_env, training=False)
+        held.callback(env.close)
+        for each in due:
+            held.enter_context(evaluation_mode(each.state.model))
+            held.enter_context(_greedy(each.state))
+        actor = Several([each.actor for each in due])
+        yield env, drawing(actor, len(seeds), first.state.parameters.vector.device)
+
+
 class Marks:
-    """Plays the marks of a run as training passes them, and keeps the best policy."""
+    """Has the marks of a run played as training passes them, and keeps the best policy."""
 
     def __init__(
-        self, directory: RunDirectory, state: TrainState, make_env: MakeEnv | None
+        self,
+        directory: RunDirectory,
+        state: TrainState,
+        make_env: MakeEnv | None,
+        evaluate: Evaluate = by_itself,
+        clock: Clock = OFF,
     ) -> None:
         recipe = state.recipe
         self.at = recipe.evaluation.marks(recipe.total_timesteps)
         """Environment steps, ascending."""
+        self._evaluate, self._clock = evaluate, clock
         self._directory, self._make_env, self._width = directory, make_env, None
         # Supervised environments are made one by one, in no process but their own.
         vectors = recipe.environment.vectorization != "supervised"
@@ -52,55 +141,47 @@ class Marks:
         self._last = max((row["mark"] for row in played), default=-1)
         """The last mark that was played."""
 
-    def begin(self, state: TrainState, env: envs.BatchedEnv) -> str | None:
+    async def begin(self, state: TrainState, env: envs.BatchedEnv) -> str | None:
         """Play the mark 0, of the policy that has learned nothing; say what evaluation will cost.
 
         None where there is nothing to play.
         """
         if not self.at or state.counters.env_steps:
             return None
-        seconds = self._play(state, env, 0)
+        await self._play(state, env, 0)
         count, first = len(self.at), self._directory.evaluations()[-1]
-        steps = sum(first["lengths"]) * count
+        steps, seconds = sum(first["lengths"]) * count, first["seconds"]
         return (
             f"evaluations: {count} of {first['episodes']} episodes each; the untrained policy's "
             f"took {seconds:.2g} s; all as long as that take {duration(seconds * count)}, and "
             f"{steps / state.recipe.total_timesteps:.0%} as many steps as training"
         )
 
-    def passed(self, state: TrainState, env: envs.BatchedEnv, rows: int) -> float:
-        """Play the marks among the next `rows` steps; return the seconds it took.
+    async def passed(self, state: TrainState, env: envs.BatchedEnv, rows: int) -> float:
+        """Play the marks among the next `rows` steps; return the seconds that held training up.
 
         They were collected by the policy as it is, before it learns from them.
         """
         before = state.counters.env_steps
         # A run that ended short of its budget has played what lies between.
         ends = max(before, self._last), before + rows
-        first, last = (bisect_right(self.at, steps) for steps in ends)
-        return sum(self._play(state, env, place) for place in range(first, last))
+        began = time.perf_counter()
+        for place in range(*(bisect_right(self.at, steps) for steps in ends)):
+            await self._play(state, env, place)
+        return time.perf_counter() - began
 
-    def finish(self, state: TrainState, env: envs.BatchedEnv) -> None:
+    async def finish(self, state: TrainState, env: envs.BatchedEnv) -> None:
         """Play the marks that the budget holds and training fell short of, by less than a step.
 
         The policy as it is would act there, and has learned from nothing later.
         """
-        self.passed(state, env, max(0, state.recipe.total_timesteps - state.counters.env_steps))
+        left = max(0, state.recipe.total_timesteps - state.counters.env_steps)
+        await self.passed(state, env, left)
 
-    def _play(self, state: TrainState, env: envs.BatchedEnv, place: int) -> float:
-        began = time.perf_counter()
-        recipe = state.recipe
-        episodes = recipe.evaluation.episodes(recipe.total_timesteps)
-        count = self._width or min(episodes, MOST_ENVS)
-        seeds = evaluation_seeds(recipe.seed, count, FIRST + place % (LAST - FIRST))
-        arena = envs.make(recipe, seeds, make_env=self._make_env, training=False)
-        try:
-            with evaluation_mode(state.model), _greedy(state):
-                played = play(_actor(state, place), arena, episodes)
-        finally:
-            arena.close()
-        seconds = time.perf_counter() - began
-        self._record(state, env, self.at[place], played, seconds)
-        return seconds
+    async def _play(self, state: TrainState, env: envs.BatchedEnv, place: int) -> None:
+        with self._clock.section("evaluation"):
+            played = await self._evaluate(Due(state, place, self._make_env, self._width))
+            self._record(state, env, self.at[place], *played)
 
     def _record(
         self,
@@ -127,21 +208,6 @@ class Marks:
         }
         self._directory.append_evaluation(row)
         self._last = mark
-
-
-def _actor(state: TrainState, place: int) -> Callable[[Observation], Tensor]:
-    """Return how the policy acts: drawing from it, with random numbers of this mark's own."""
-    model, prepare = state.model, state.observation_normalizer
-    device = state.parameters.vector.device
-    generator = mixed_generator(state.recipe.seed, place, device=device)
-
-    def act(observation: Observation) -> Tensor:
-        parts = {part: each.to(device) for part, each in observation.items()}
-        params, _ = model.act(prepare(parts))
-        noise = model.distribution.noise((len(params),), params, generator)
-        return model.distribution.sample(params, noise)
-
-    return act
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from isobatch.recipe import Recipe
 from isobatch.run import exact, policy
 from isobatch.run.divergence import Guard
 from isobatch.run.environments import Environments, Place
-from isobatch.run.evaluation import Marks
+from isobatch.run.evaluation import Evaluate, Marks, by_itself
 from isobatch.run.interrupt import Abandoned, Stop, stop_requests
+from isobatch.run.monitor import Monitor
 from isobatch.run.profile import UNTIMED, Profile
 from isobatch.run.sinks import MetricsFile, Sink, Sinks
 from isobatch.run.store import Checkpoint, RunDirectory
@@ -81,22 +82,25 @@ async def training(
     stop: Stop,
     *,
     gradient: TakeGradient = own_gradient,
+    evaluate: Evaluate = by_itself,
     on_iteration: OnIteration | None = None,
     exactly: Checkpoint | None = None,
     profile: Profile = UNTIMED,
 ) -> bool:
-    """As `run`, in a cohort too: rollouts are awaited from `environments`, gradients from there."""
+    """As `run`, in a cohort too: rollouts are awaited from `environments`, gradients from there.
+
+    Evaluations too, where others play them.
+    """
     state.counters.environments = environments.made
     if isinstance(environments, Environments) and state.recipe.machine.exact_resume:
         environments.keep_actions(directory.folder)
     heard = Sinks([MetricsFile(directory)], sinks)
-    marks = Marks(directory, state, environments.make_env)
     clock = profile.clock
+    marks = Marks(directory, state, environments.make_env, evaluate, clock)
     context = Context(state, environments.chunk_size, directory.path, heard.note, gradient, clock)
     learner = make_learner(context)
     keeper = Keeper(directory, environments, learner, stop)
     clock.watch(keeper, "checkpoints", "settle", "keep", "checkpoint", "rescue")
-    clock.watch(marks, "evaluation", "begin", "passed", "finish")
     heard.start(state.recipe, str(directory.path), state.counters.env_steps)
     abandoned = False
     try:
@@ -136,11 +140,13 @@ async def _iterate(
 ) -> None:
     """Move, collect, learn, count, record."""
     first = {"resumed": True} if state.counters.restarts else {}
-    columns = (*guard.columns, *(online.COLUMNS if state.recipe.probe_interval else ()))
-    cost = marks.begin(state, environments.env)
+    monitor = Monitor(state)
+    clock, columns = profile.clock, guard.columns
+    if state.recipe.probe_interval:
+        columns = (*columns, *online.COLUMNS)
+    cost = await marks.begin(state, environments.env)
     if cost is not None:
         sinks.note(cost)
-    clock = profile.clock
     profile.begin()
     began = time.perf_counter()
     while state.steps_left >= state.recipe.batch.n_envs:
@@ -152,23 +158,27 @@ async def _iterate(
             warmup = await environments.warm_up(state)
         if warmup:
             moved["warmup_steps"] = warmup
-            count_warmup(state, environments, marks, warmup)
+            await count_warmup(state, environments, marks, warmup)
             began += time.perf_counter() - before  # No time of training's either.
         keeper.settled = not moved
         with clock.section("rollout"):
             rollout = await environments.rollout(state)
-        began += marks.passed(state, environments.env, rollout.n_valid)  # No time of training's.
+        # No time of training's.
+        began += await marks.passed(state, environments.env, rollout.n_valid)
         if stop.requested:
             keeper.rescue(state)  # The update may take longer than is left.
         keeper.settled = False
         before = time.perf_counter()
         with clock.section("advantages"):
             learned = await guard.learn(state, rollout)
+        learning = time.perf_counter() - before
+        with clock.section("diagnostics"):
+            diagnosed = monitor(state, rollout)
         now = time.perf_counter()
-        elapsed, learning, began = now - began, now - before, now
+        elapsed, began = now - began, now
         with clock.section("metrics"):
             count(state, rollout, learned, environments.made, elapsed)
-            statistics = dict.fromkeys(columns) | learned.statistics
+            statistics = dict.fromkeys(columns) | learned.statistics | diagnosed
             spent = ledger(state.recipe.batch, rollout, learned, elapsed, learning)
             events = environments.take_events(sinks.note)
             row = metrics_row(state, rollout, spent | statistics, elapsed) | moved | events | first
@@ -181,10 +191,10 @@ async def _iterate(
         profile.iterated()
         if asked or stop.requested:
             return
-    marks.finish(state, environments.env)
+    await marks.finish(state, environments.env)
 
 
-def count_warmup(state: TrainState, environments: Place, marks: Marks, steps: int) -> None:
+async def count_warmup(state: TrainState, environments: Place, marks: Marks, steps: int) -> None:
     """Take the steps that spread environments over their episodes into the counters.
 
     Where they count, the marks among them are played by the policy that took them.
@@ -198,7 +208,7 @@ def count_warmup(state: TrainState, environments: Place, marks: Marks, steps: in
             f"took {steps:,} steps, more than the budget still holds",
             field="count_warmup",
         )
-    marks.passed(state, environments.env, steps)
+    await marks.passed(state, environments.env, steps)
     state.counters.env_steps += steps
 
 

@@ -32,6 +32,7 @@ LABELS = {
     "probe": "gradient noise probe",
     "compiling": "compiling",
     "evaluation": "evaluation",
+    "diagnostics": "diagnostics",
     "metrics": "metrics",
     "checkpoints": "checkpoints",
     OTHER: "everything else",

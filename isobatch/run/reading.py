@@ -14,10 +14,10 @@ from isobatch.errors import DamagedFile, UserError, understanding
 from isobatch.files import MOST_TEXT, Folder
 from isobatch.plain import from_json
 from isobatch.recipe import Recipe
-from isobatch.run.rows import read_rows
+from isobatch.run.rows import EVALUATIONS, METRICS, read_rows
 from isobatch.run.sealed import Sealed, read_in, read_sealed
 
-METRICS, EVALUATIONS, PROFILE = "metrics.jsonl", "evaluations.jsonl", "profile.json"
+PROFILE = "profile.json"
 SEALED = re.compile(r"([0-9]{1,18})\.safetensors")
 """Names of checkpoints and of kept policies: iterations, or environment steps."""
 

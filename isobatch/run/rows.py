@@ -11,6 +11,8 @@ from typing import Any
 from isobatch.errors import DamagedFile, one_line
 from isobatch.files import Folder, Growing, Mark
 
+METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
+
 
 class Rows(Growing):
     """One file of rows in a run directory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,12 +20,15 @@ from isobatch.experience.stagger import limits
 from isobatch.machine import torch_threads
 from isobatch.recipe import Recipe
 from isobatch.run.cohort import Pool, learn_together, stacked_gradient
+from isobatch.run.evaluation import Due, arena, can_join
 from isobatch.state import TrainState
 from isobatch.update import chunk_rows
 from isobatch.update.stacked import Stack
 
 ROWS = 512
 """Of a timed rollout, about."""
+EVALUATION_STEPS = 16
+"""Of a timed evaluation."""
 
 
 class Trial:
@@ -34,7 +37,7 @@ class Trial:
     def __init__(self, recipe: Recipe, env: envs.BatchedEnv) -> None:
         device, image = torch.device("cpu"), env.observation_layout.image
         self.recipe = recipe
-        self.chunk_size = chunk_rows(image, recipe.machine.chunk_size)
+        self.chunk_size = chunk_rows(image, recipe.model.encoder, recipe.machine.chunk_size)
         self.state = TrainState.begin(recipe, env.observation_layout, env.action_layout, device)
         self.collector = Collector(env, device, self.chunk_size)
         self.n_steps = _steps(recipe)
@@ -68,6 +71,10 @@ class Trial:
             seconds = _quickest(lambda: learner.learn(self.rollout))
             learner.close()
         return seconds / self.rollout.n_valid
+
+    def evaluation_step_seconds(self) -> float:
+        """Return the seconds of one step of an evaluation."""
+        return _evaluation_step_seconds([self.state])
 
     def _collect(self) -> Rollout:
         return self.collector.collect(self.state.actor, self.n_steps)
@@ -111,6 +118,12 @@ class CohortTrial:
             seconds = _quickest(lambda: learn_together(learners, shares, stack))
         return seconds / self._rollout.n_valid
 
+    def evaluation_step_seconds(self) -> float:
+        """Return the seconds of one step of an evaluation, for each run."""
+        return _evaluation_step_seconds(
+            self._states if can_join(self._recipe) else self._states[:1]
+        )
+
     def _collect(self) -> Rollout:
         actor = Several([each.actor for each in self._states])
         return self._pool.collector.collect(actor, self._n_steps)
@@ -141,6 +154,20 @@ def trial(recipe: Recipe) -> Iterator[Trial]:
             yield begun
     finally:
         env.close()
+
+
+def _evaluation_step_seconds(states: Sequence[TrainState]) -> float:
+    """Return the seconds of one step of an evaluation of some policies, for each of them."""
+    with arena([Due(each, 0) for each in states]) as (env, choose), torch.inference_mode():
+        observation = env.reset()
+
+        def play() -> None:
+            nonlocal observation
+            for _ in range(EVALUATION_STEPS):
+                observation = env.step(choose(observation)).observation
+
+        with env.stepping():
+            return _quickest(play) / EVALUATION_STEPS / len(states)
 
 
 def _steps(recipe: Recipe) -> int:

@@ -38,13 +38,23 @@ class Claim:
     """The final score, or the area under the learning curve."""
     margin: Positive | None = None
     """With a margin the claim is that the two differ by less than it, in normalised score."""
+    column: str = ""
+    """A metric instead of a score: its mean over the second half of the budget, which is claimed to
+    be larger in `better`. Compared by rank, since metrics have no common unit."""
 
     def __post_init__(self) -> None:
         refuse_misfits(self)
-        for name in ("text", "source"):
+        for name in ("text", "source", "column"):
             refuse_control(getattr(self, name), name)
+        if self.column and (self.margin is not None or self.measure != "score"):
+            raise UserError("a claim on a column has neither measure nor margin", "column")
         if isinstance(self.better, str) != isinstance(self.than, str):
             raise UserError("a claim compares two arms, or two gains [arm, over arm]", "better")
+
+    @property
+    def of(self) -> str:
+        """What is compared: a column of the metrics, or `measure`."""
+        return self.column or self.measure
 
     @property
     def arms(self) -> list[str]:

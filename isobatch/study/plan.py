@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
+from isobatch.envs.catalog import resolve
+from isobatch.experience.play import MOST_ENVS
 from isobatch.recipe import Recipe
 from isobatch.run.timing import cohort_trial, trial
 from isobatch.study.design import Cell, Study
@@ -16,6 +18,8 @@ COPIES = 7
 """Model-sized tensors a finished run keeps: policy, and two checkpoints with Adam's moments."""
 START_SECONDS = 1.0
 """Making environments and networks, writing the first and last checkpoints."""
+LONGEST_EPISODE = 1000
+"""Steps of an evaluation's longest episode at most, where the time limit is not sooner."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +49,33 @@ def estimate(study: Study, workers: int) -> dict[tuple[str, str], Cost]:
 def run_cost(recipe: Recipe, evaluate: int = 0, together: int = 1) -> Cost:
     """Time some steps and learning from them, `together` with as many runs, and multiply.
 
-    How long an episode is cannot be known before: evaluation, while training and after it, is
-    taken as a tenth of the run alone (5% to 27% were measured), and a warm-up as the longest there
-    is.
+    How long an episode is cannot be known before: in evaluations, while training and after it, the
+    longest is taken to reach the time limit, or `LONGEST_EPISODE`; a warm-up to be the longest
+    there is.
     """
     with trial(recipe) as timed:
         step, learn, size = timed.step_seconds(), timed.row_seconds(), timed.weight_bytes
         warmup_steps, images = timed.most_warmup_steps, timed.state.has_images
+        evaluating = evaluating_after = timed.evaluation_step_seconds()
     n_steps, rows = recipe.total_timesteps / recipe.batch.n_envs, recipe.total_timesteps
-    is_evaluated = evaluate or recipe.evaluation.eval_marks
-    evaluating = 0.1 * (step * n_steps + learn * rows) if is_evaluated else 0.0
     if together > 1 and not images:
         with cohort_trial(recipe, together, COHORT) as cohort:
             step, learn = cohort.step_seconds(), cohort.row_seconds()
+            evaluating = cohort.evaluation_step_seconds()
+    marks, episodes = recipe.evaluation.marks(rows), recipe.evaluation.episodes(rows)
+    limit = resolve(recipe.env).time_limit(recipe.environment) or LONGEST_EPISODE
+    evaluated = evaluating * len(marks) * _rounds(episodes) + evaluating_after * _rounds(evaluate)
     copies = COPIES + max(0, recipe.machine.keep_policies - 1)
     return Cost(
-        step * (warmup_steps + n_steps) + learn * rows + evaluating + START_SECONDS,
+        step * (warmup_steps + n_steps)
+        + learn * rows
+        + evaluated * min(limit, LONGEST_EPISODE)
+        + START_SECONDS,
         int(rows / recipe.batch.rollout_size * ROW_BYTES + copies * size),
         together,
     )
+
+
+def _rounds(episodes: int) -> int:
+    """Return how many episodes an evaluation's environments play, one after the other."""
+    return -(-episodes // MOST_ENVS)

@@ -14,7 +14,7 @@ import numpy as np
 from isobatch.errors import DamagedFile, UserError, one_line
 from isobatch.recipe.checks import is_finite
 from isobatch.run.store import EVALUATIONS, read_evaluations, read_metrics
-from isobatch.study.claims import Contrast, Measure
+from isobatch.study.claims import Contrast
 from isobatch.study.design import Cell, Study
 from isobatch.study.queue import Queue, Status
 from isobatch.study.records import Result
@@ -91,8 +91,11 @@ class Results:
         """The environments whose scores cannot be normalised."""
         return [env for env in self.study.envs if env not in self.scales]
 
-    def raw(self, arm: str, env: str, measure: Measure = "score") -> dict[int, float]:
-        """Return an arm's scores in an environment as they are, by seed."""
+    def raw(self, arm: str, env: str, measure: str = "score") -> dict[int, float]:
+        """Return an arm's scores in an environment as they are, by seed.
+
+        `measure` is a claim's, or a column of the metrics.
+        """
         return {
             record.cell.seed: self._value(record, measure)
             for record in self.having("done")
@@ -103,7 +106,7 @@ class Results:
         self,
         contrast: Contrast,
         seeds: list[int],
-        measure: Measure = "score",
+        measure: str = "score",
         normalise: bool = True,
     ) -> Floats:
         """Return normalised scores [seeds, environments], or a gain by seed.
@@ -171,12 +174,22 @@ class Results:
     def _rows(self) -> dict[Cell, list[dict[str, Any]]]:
         return {}
 
-    def _value(self, record: Record, measure: Measure) -> float:
+    def _value(self, record: Record, measure: str) -> float:
         assert record.result is not None
         if measure == "score":
             return record.result.score
+        if measure != "curve":
+            return self._late_mean(record.cell, measure)
         steps, returns = self.marks(record.cell)
         return area_under_curve(steps.tolist(), returns.tolist(), self.study.budget)
+
+    def _late_mean(self, cell: Cell, column: str) -> float:
+        """Return a metric's mean over the rows of the budget's second half that have it."""
+        late = [row for row in self.metrics(cell) if row["env_steps"] > self.study.budget / 2]
+        values = [float(row[column]) for row in late if is_finite(row.get(column))]
+        if not values:
+            raise UserError(f"{cell}: no row of its second half has a number for {column}")
+        return float(np.mean(values))
 
 
 def _is_number(value: Any) -> bool:

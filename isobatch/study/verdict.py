@@ -117,6 +117,8 @@ class Verdict:
     @property
     def measured(self) -> str:
         """What the effect is."""
+        if self.claim.column:
+            return f"probability that {self.claim.column} is larger"
         if self.found is not None and self.found.ranked:
             return "probability of improvement"
         what = "area under the curve" if self.claim.measure == "curve" else "score"
@@ -162,8 +164,8 @@ def _compare(
     results: Results, claim: Claim, first: Contrast, second: Contrast, seeds: list[int]
 ) -> Comparison:
     """Compare two sides as the claim asks."""
-    ranked, claims = bool(results.unscaled), len(results.study.claims)
-    x, y = (results.scores(each, seeds, claim.measure, not ranked) for each in (first, second))
+    ranked, claims = bool(results.unscaled or claim.column), len(results.study.claims)
+    x, y = (results.scores(each, seeds, claim.of, not ranked) for each in (first, second))
     level = 1 - LEVEL / claims
     probability = float(probability_of_improvement(x, y))
     if ranked:

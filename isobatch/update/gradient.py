@@ -16,6 +16,9 @@ from isobatch.update.table import Table
 
 PIXELS_PER_CHUNK = 1 << 18
 """Image pixels per forward-backward pass: 64 Procgen frames, whose activations stay in cache."""
+NATURE_PIXELS_PER_CHUNK = 1 << 20
+"""Of the Nature network: 148 Atari frames. It keeps a tenth of the numbers for a pixel, and each
+pass goes over its many dense weights and their gradient several times."""
 ROWS_PER_CHUNK = 8192
 """Vector rows per pass: large enough to amortise dispatch, small enough to bound memory."""
 
@@ -87,10 +90,14 @@ def means(names: Sequence[str], parts: Sequence[Tensor], count: int | Tensor) ->
     return dict(zip(names, total.unbind(), strict=True))
 
 
-def chunk_rows(image: tuple[int, int, int] | None, chosen: int = 0) -> int:
-    """Return the rows of one forward-backward pass: `chosen`, or a cache-sized number."""
+def chunk_rows(image: tuple[int, int, int] | None, encoder: str = "custom", chosen: int = 0) -> int:
+    """Return the rows of one forward-backward pass: `chosen`, or a cache-sized number.
+
+    `encoder` is the recipe's name for the network.
+    """
     if chosen:
         return chosen
     if image is None:
         return ROWS_PER_CHUNK
-    return max(16, PIXELS_PER_CHUNK // (image[1] * image[2]))
+    pixels = NATURE_PIXELS_PER_CHUNK if encoder in ("auto", "nature") else PIXELS_PER_CHUNK
+    return max(16, pixels // (image[1] * image[2]))

@@ -43,5 +43,8 @@ class Replicas:
             gradient.zero_()
         shares = rows.tensor_split(len(self._models))
         results = list(self._pool.map(backward, self._models, shares))
-        torch.sum(torch.stack(self._gradients), 0, out=self._total)
+        first, second, *others = self._gradients
+        torch.add(first, second, out=self._total)
+        for gradient in others:
+            self._total.add_(gradient)
         return results

@@ -3,8 +3,9 @@
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from isobatch.advise import Finding
 from isobatch.recipe import Recipe
 
 SPARSE = (
@@ -19,32 +20,16 @@ RECIPE = Recipe(env="CartPole-v1").replace(
 )
 
 
-class Finding(NamedTuple):
-    """As `isobatch.advise` has them."""
-
-    rule: str
-    severity: str
-    sentence: str
-    number: float | None
-    threshold: float | None
-    source: str
-    suggestion: str
-    flag: str
-    since: int | None
-
-
 FINDINGS = [
     Finding(
-        "kl_too_high", "problem", "Updates move the policy far: approximate KL is 0.061.", 0.0612,
-        0.02, "arXiv 2506.03404, section 6.2", "a smaller step", "--learning-rate 0.0005", 20_480,
+        "problem", 0.0612, 0.02, "approximate KL 0.061, over 0.02: the policy moves far",
+        "take smaller steps", "--learning-rate 0.0005", "kl-high", "arXiv 2506.03404", 20_480,
     ),
     Finding(
-        "few_environments", "warning", "A minibatch has rows of 2 environments.", 2, 4,
-        "FACTS 10", "more environments", "--n-envs 16", 1024,
+        "warning", 2, 4, "a minibatch has rows of 2 environments", "use more environments",
+        "--n-envs 16", "few-environments", "rule of thumb", 1024,
     ),
-    Finding(
-        "slow_envs", "note", "Environments take 61% of the time.", 0.61, None, "", "", "", None
-    ),
+    Finding("note", 0.61, 0.5, "environments take 61% of the time", "use threads"),
 ]  # fmt: skip
 
 

@@ -10,8 +10,16 @@ from isobatch.study.queue import Queue
 from isobatch.study.records import Result, sha256
 
 
-def finish_study(root: Path, study: Study, score: Callable[[Cell], float]) -> Queue:
-    """Write every run of a study with the scores given; its curve climbs to the score."""
+def finish_study(
+    root: Path,
+    study: Study,
+    score: Callable[[Cell], float],
+    columns: Callable[[Cell, int], dict[str, float | None]] = lambda cell, part: {},
+) -> Queue:
+    """Write every run of a study with the scores given; its curve climbs to the score.
+
+    `columns` are those that the row at a quarter of the budget has beside.
+    """
     queue = Queue.create(root, study)
     while (claim := queue.claim()) is not None:
         path, final = queue.run_path(claim.cell), score(claim.cell)
@@ -24,6 +32,7 @@ def finish_study(root: Path, study: Study, score: Callable[[Cell], float]) -> Qu
                 "episode_return": None if part == 1 else final * part / 4,
                 "entropy": 1 / part,
                 "time": "2026-01-01",
+                **columns(claim.cell, part),
             }
             for part in (1, 2, 3, 4)
         ]

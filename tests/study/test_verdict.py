@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from fakes import finish_study
 
+from isobatch.errors import UserError
 from isobatch.study.design import from_toml
 from isobatch.study.queue import Queue
 from isobatch.study.results import Results
@@ -244,3 +245,34 @@ def test_without_a_scale_a_margin_means_nothing(tmp_path):
     assert found.effect is None
     assert "gymnasium:Blackjack-v1 cannot be normalised" in found.sentence
     assert "[scores]" in found.sentence
+
+
+def test_a_claim_on_a_column_is_about_its_second_half_by_rank(tmp_path):
+    claims = [claim("b", "a", 'column = "weight_norm"'), claim("a", "b", 'column = "entropy"')]
+    study = from_toml(HEAD + "".join(claims), "x")
+    noise = np.random.default_rng(0)
+
+    def columns(cell, part):
+        late, larger = part > 2, cell.arm == "b"
+        # Smaller in b's first half, which does not count.
+        weight = (larger if late else -larger) + 0.1 * noise.random()
+        return {"weight_norm": weight, "entropy": noise.random() if part > 3 else None}
+
+    finish_study(tmp_path / "study", study, lambda cell: 1.0, columns)
+    weight, entropy = verdicts(Results.load(tmp_path / "study"))
+    assert weight.verdict == "supported"
+    assert weight.measured == "probability that weight_norm is larger"
+    assert weight.effect == 1.0
+    assert entropy.verdict == "undecided"
+
+
+def test_a_column_that_no_row_has_leaves_its_claim_undecided(tmp_path):
+    (found,) = judged(tmp_path, [claim("b", "a", 'column = "srank"')], LEVELS)
+    assert found.verdict == "undecided"
+    assert "no row of its second half has a number for srank" in found.sentence
+
+
+@pytest.mark.parametrize("extra", ['measure = "curve"', "margin = 0.1"])
+def test_a_column_has_neither_measure_nor_margin(extra):
+    with pytest.raises(UserError, match="neither measure nor margin"):
+        from_toml(HEAD + claim("b", "a", f'column = "entropy"\n{extra}'), "x")

@@ -1,0 +1,43 @@
+"""What a rule finds in a run: how bad, what, by which number, and what to try."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["problem", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
+"""Worst first. A problem keeps a run from learning; a warning may; a note is good to know."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a rule says about a run."""
+
+    severity: Severity
+    number: float
+    """What was measured."""
+    threshold: float
+    """What it is held against."""
+    sentence: str
+    """What is the matter, with the number, and what that means."""
+    suggestion: str
+    """What to try, as a sentence without its full stop."""
+    flag: str = ""
+    """What to add to `isobatch train` for it: --n-envs 32. Empty where no flag does it."""
+    rule: str = ""
+    """The rule's name."""
+    source: str = ""
+    """Whose rule it is."""
+    since: int = 0
+    """Environment steps since which it holds."""
+
+    @property
+    def is_grave(self) -> bool:
+        """Whether it is more than a note."""
+        return self.severity != "note"
+
+    @property
+    def rank(self) -> int:
+        """0 for a problem, 1 for a warning, 2 for a note."""
+        return SEVERITIES.index(self.severity)

@@ -1,0 +1,62 @@
+"""What a run keeps of what it has seen, so that diagnostics look at the same thing all the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from isobatch.diagnostics.coverage import StateCoverage, VisitCounts
+
+HELD_ROWS = 512
+"""Observations that ranks and dormant units are measured on."""
+HELD_BYTES = 1 << 23
+"""Their size at most: 297 stacks of Atari frames. They are in every checkpoint."""
+
+
+class Seen:
+    """Observations held out from the first rollout, and what is counted of all that were seen."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Tensor] = {}
+        """Rows [H, ...] as the environment gave them; empty before the first rollout."""
+        self.coverage = StateCoverage()
+        self.visits = VisitCounts()
+
+    @torch.no_grad()
+    def update(self, observations: Mapping[str, Tensor], count_visits: bool = False) -> None:
+        """Take in a rollout's transitions [B, ...]; of the first, hold out evenly spread ones."""
+        count = len(next(iter(observations.values())))
+        if not count:
+            return
+        if not self.held:
+            size = sum(each[0].numel() * each.element_size() for each in observations.values())
+            wanted = min(count, HELD_ROWS, max(1, HELD_BYTES // size))
+            rows = torch.linspace(0, count - 1, wanted).long()
+            self.held = {
+                part: each[rows.to(each.device)].clone() for part, each in observations.items()
+            }
+        hashes = self.coverage.update(observations)
+        if count_visits:
+            self.visits.update(hashes)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        parts = {
+            "coverage": self.coverage.state_dict(),
+            "visits": self.visits.state_dict(),
+            "held": self.held,
+        }
+        return {f"{part}.{name}": each for part, own in parts.items() for name, each in own.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore from `state_dict`; of nothing, as older checkpoints have it, begin anew."""
+        parts: dict[str, dict[str, Tensor]] = {"coverage": {}, "visits": {}, "held": {}}
+        for name, each in state.items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = each
+        self.held = parts["held"]
+        if parts["coverage"]:
+            self.coverage.load_state_dict(parts["coverage"])
+            self.visits.load_state_dict(parts["visits"])

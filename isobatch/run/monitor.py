@@ -1,0 +1,186 @@
+"""What a run measures of its own networks while it trains: the columns of `--diagnostics`.
+
+Nothing here changes what is learned: weights are read, no random number of the run's is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from isobatch.diagnostics import (
+    dormant_fraction,
+    effective_rank,
+    feature_rank,
+    gradient_kurtosis,
+    importance_ess,
+    policy_variance,
+    singular_values,
+    srank,
+)
+from isobatch.experience import Rollout
+from isobatch.models import ActorCritic, Agent
+from isobatch.models.agent import evaluation_mode
+from isobatch.models.encoders import Encoder
+from isobatch.models.q_network import QNetwork
+from isobatch.recipe import Recipe
+from isobatch.state import TrainState
+
+EVERY_ROWS = 16_384
+"""Rows of experience from one measurement to the next: a measurement costs as much as learning
+from some hundred rows."""
+MOST_ITERATIONS = 10
+"""Iterations from one measurement to the next, at most."""
+ESS_ROWS = 1024
+"""Rows of the rollout whose importance weights are computed."""
+AT_ONCE = 64
+"""Held-out rows that go through a network at once."""
+
+Columns = dict[str, float | None]
+
+
+class Part(NamedTuple):
+    """A network of its own: the policy's, the value function's, or the one of both."""
+
+    suffix: str
+    """What its columns end with: nothing where there is one network."""
+    encoder: Encoder
+    parameters: slice
+    """Where its parameters are in the flat vector."""
+
+
+class Monitor:
+    """Measures at some iterations, between learning and counting."""
+
+    def __init__(self, state: TrainState) -> None:
+        recipe = state.recipe
+        self._level = recipe.probe.diagnostics
+        self._parts = parts(state.model) if self._level != "off" else []
+        self._every = 1 if self._level == "full" else interval(recipe)
+        self.columns = self._columns(state.model)
+
+    def __call__(self, state: TrainState, rollout: Rollout) -> Columns:
+        """Return the iteration's columns, null where nothing is measured."""
+        if self._level == "off":
+            return {}
+        found: Columns = dict.fromkeys(self.columns)
+        valid = rollout.valid.flatten()
+        seen = {part: each[:-1].flatten(0, 1)[valid] for part, each in rollout.observations.items()}
+        state.seen.update(seen, count_visits=self._level == "full")
+        if state.counters.iterations % self._every or not state.seen.held:
+            return found
+        with evaluation_mode(state.model), torch.no_grad():
+            found |= self._of_weights(state)
+            found |= self._of_features(state)
+            if isinstance(state.model, ActorCritic):
+                found |= _of_policy(state, rollout)
+        found["state_coverage"] = state.seen.coverage.coverage
+        if self._level == "full":
+            found["visited_entropy"] = state.seen.visits.entropy
+        return {name: _number(value) for name, value in found.items()}
+
+    def _columns(self, model: Agent) -> tuple[str, ...]:
+        """Return the names of what is measured, in the order of a row."""
+        if self._level == "off":
+            return ()
+        ranks = ("srank", "effective_rank") if self._level == "full" else ()
+        apart = ("weight_norm", "gradient_kurtosis", "feature_rank", *ranks, "dormant_fraction")
+        policy = ("policy_variance", "importance_ess") if isinstance(model, ActorCritic) else ()
+        named = [f"{name}{part.suffix}" for name in apart for part in self._parts]
+        visits = ("visited_entropy",) if self._level == "full" else ()
+        return tuple(dict.fromkeys(["weight_norm", *named, *policy, "state_coverage", *visits]))
+
+    def _of_weights(self, state: TrainState) -> Columns:
+        """Of all weights, and of the gradient that the last step was taken along."""
+        weights, gradient = state.parameters.vector, state.parameters.gradient
+        found: Columns = {"weight_norm": float(torch.linalg.vector_norm(weights))}
+        for part in self._parts:
+            own = weights[part.parameters]
+            found[f"weight_norm{part.suffix}"] = float(torch.linalg.vector_norm(own))
+            found[f"gradient_kurtosis{part.suffix}"] = gradient_kurtosis(gradient[part.parameters])
+        return found
+
+    def _of_features(self, state: TrainState) -> Columns:
+        """Of each network's activations on the held-out observations."""
+        prepared = state.observation_normalizer(state.seen.held)
+        found: Columns = {}
+        for suffix, encoder, _ in self._parts:
+            features, magnitudes = _activations(encoder, prepared)
+            spectrum = singular_values(features)
+            found[f"feature_rank{suffix}"] = feature_rank(spectrum)
+            if self._level == "full":
+                found[f"srank{suffix}"] = srank(spectrum)
+                found[f"effective_rank{suffix}"] = effective_rank(spectrum)
+            found[f"dormant_fraction{suffix}"] = dormant_fraction(magnitudes)
+        return found
+
+
+def interval(recipe: Recipe) -> int:
+    """Return the iterations from one measurement to the next."""
+    return max(1, min(MOST_ITERATIONS, EVERY_ROWS // recipe.batch.rollout_size))
+
+
+def parts(model: Agent) -> list[Part]:
+    """Return the networks of a model, each with its parameters in the flat vector."""
+    if isinstance(model, QNetwork):
+        return [Part("", model.encoder, slice(None))]
+    if not isinstance(model, ActorCritic):
+        return []
+    if model.critic_encoder is None:
+        return [Part("", model.actor.encoder, slice(None))]
+    # The policy's come first: the model registers it before the critic.
+    size = sum(each.numel() for each in model.actor.parameters() if each.requires_grad)
+    actor = Part("_actor", model.actor.encoder, slice(0, size))
+    return [actor, Part("_critic", model.critic_encoder, slice(size, None))]
+
+
+def _activations(encoder: Encoder, observations: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Return features [H, F], and of each layer the units' mean magnitudes, [chunks, units]."""
+    features, magnitudes = list[Tensor](), list[list[Tensor]]()
+    for rows in _chunks(observations):
+        layers = encoder.activations(rows)
+        features.append(layers[-1])
+        magnitudes.append([_by_unit(layer) for layer in layers])
+    return torch.cat(features), [torch.stack(layer) for layer in zip(*magnitudes, strict=True)]
+
+
+def _chunks(observations: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """Go through images a few at a time; vectors are small."""
+    count = len(next(iter(observations.values())))
+    step = AT_ONCE if "image" in observations else count
+    for first in range(0, count, step):
+        yield {part: each[first : first + step] for part, each in observations.items()}
+
+
+def _by_unit(layer: Tensor) -> Tensor:
+    """Return mean |h| of the units of a layer [B, H], or [B, C, ...] of channels: [H]."""
+    return layer.abs().mean([k for k in range(layer.ndim) if k != 1])
+
+
+def _of_policy(state: TrainState, rollout: Rollout) -> Columns:
+    """Of the policy that acted, and of the one it became: ratios of the two are the weights."""
+    valid = rollout.valid.flatten()
+    logp = rollout.logp.flatten()[valid]
+    if not len(logp):
+        return {}
+    rows = valid.nonzero().squeeze(1)
+    rows = rows[:: -(-len(rows) // ESS_ROWS)]
+    observation = {
+        part: each[:-1].flatten(0, 1)[rows] for part, each in rollout.observations.items()
+    }
+    params, _ = state.model.act(state.observation_normalizer(observation))
+    actions = rollout.actions.flatten(0, 1)[rows]
+    now = state.model.distribution.log_prob(params, actions)
+    return {
+        "policy_variance": policy_variance(logp),
+        "importance_ess": importance_ess(now - rollout.logp.flatten()[rows]),
+    }
+
+
+def _number(value: float | None) -> float | None:
+    """Return what JSON has: null for what is no number."""
+    return value if value is not None and math.isfinite(value) else None

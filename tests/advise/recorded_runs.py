@@ -1,0 +1,123 @@
+"""Rows of real runs in four digits: of presets that learn, and of runs broken on purpose.
+
+PYTHONPATH=. python tests/advise/recorded_runs.py [NAME ...]   # trains and records them again
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from isobatch.advise import Actions, History
+from isobatch.advise.history import numbers
+from isobatch.presets import family_preset
+from isobatch.recipe import Recipe
+
+FOLDER = Path(__file__).parent / "recorded"
+HEALTHY = {
+    "cartpole": ("classic", "CartPole-v1", {"total_timesteps": 100_000, "eval_marks": 10}),
+    "acrobot": ("classic", "Acrobot-v1", {"total_timesteps": 100_000}),
+    "minigrid": ("minigrid", "MiniGrid-Empty-5x5-v0", {"total_timesteps": 100_000}),
+    "lunarlander": ("box2d", "LunarLander-v3", {"total_timesteps": 200_000}),
+    "frozenlake": ("toy-text", "FrozenLake8x8-v1", {"total_timesteps": 100_000}),
+}
+"""Presets, at budgets that fit."""
+BROKEN = {
+    "step-size-100x": (
+        "classic",
+        "CartPole-v1",
+        {"learning_rate": 0.1, "total_timesteps": 20_000},
+    ),
+    "step-size-20x": (
+        "classic",
+        "CartPole-v1",
+        {
+            "learning_rate": 0.02,
+            "n_epochs": 20,
+            "learning_rate_schedule": "constant",
+            "total_timesteps": 30_000,
+        },
+    ),
+    "step-size-tiny": (
+        "classic",
+        "CartPole-v1",
+        {"learning_rate": 1e-5, "total_timesteps": 20_480},
+    ),
+    "target-kl-tiny": (
+        "classic",
+        "CartPole-v1",
+        {"target_kl": 0.0005, "total_timesteps": 20_480},
+    ),
+    "one-large-minibatch": (
+        "classic",
+        "CartPole-v1",
+        {
+            "n_envs": 256,
+            "n_steps": 32,
+            "n_minibatches": 1,
+            "probe_every": 2,
+            "total_timesteps": 200_000,
+        },
+    ),
+    "shared-network": (
+        "classic",
+        "Acrobot-v1",
+        {"architecture": "shared", "total_timesteps": 40_000},
+    ),
+    "no-reward": ("classic", "MountainCar-v0", {"n_epochs": 2, "total_timesteps": 20_000}),
+    "large-steps-relu": (
+        "minigrid",
+        "MiniGrid-Empty-5x5-v0",
+        {"activation": "relu", "learning_rate": 0.01, "total_timesteps": 60_000},
+    ),
+    "large-returns": ("classic", "Pendulum-v1", {"total_timesteps": 60_000}),
+}
+RUNS = HEALTHY | BROKEN
+
+
+def recipe_of(name: str) -> Recipe:
+    family, env, fields = RUNS[name]
+    return family_preset(family, env, **fields)
+
+
+def history_of(name: str) -> History:
+    kept = json.loads((FOLDER / f"{name}.json").read_text())
+    columns = kept["columns"]
+    rows = [
+        {key: values[k] for key, values in columns.items() if values[k] is not None}
+        for k in range(len(columns["env_steps"]))
+    ]
+    return History(recipe_of(name), rows, kept["evaluations"], Actions(*kept["actions"]))
+
+
+def record(name: str, run: Path) -> None:
+    """Keep the rows of a run, column by column."""
+    from isobatch import advise
+    from isobatch.run.reading import read_evaluations, read_metrics
+
+    rows = [numbers(row) for row in read_metrics(run)]
+    names = dict.fromkeys(key for row in rows for key in row)
+    columns = {key: [_digits(row.get(key)) for row in rows] for key in names}
+    played = [
+        {key: row[key] for key in ("mark", "episode_return", "seconds")}
+        for row in read_evaluations(run)
+    ]
+    kept = {"actions": advise.read(run).actions, "evaluations": played, "columns": columns}
+    FOLDER.mkdir(exist_ok=True)
+    lines = json.dumps(kept, separators=(",", ":")).replace('],"', '],\n"')
+    (FOLDER / f"{name}.json").write_text(lines + "\n")
+
+
+def _digits(value: float | None) -> float | None:
+    if value is None or value == int(value):
+        return value if value is None else int(value)
+    return float(f"{value:.4g}")
+
+
+if __name__ == "__main__":
+    import isobatch
+
+    for each in sys.argv[1:] or RUNS:
+        with tempfile.TemporaryDirectory() as scratch:
+            isobatch.train(recipe=recipe_of(each), out=Path(scratch) / each, quiet=True)
+            record(each, Path(scratch) / each)

@@ -1,0 +1,201 @@
+"""isobatch advise, and how it reads runs that are not as they should be."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recorded_runs import history_of, recipe_of
+
+import isobatch
+from isobatch.advise import Actions, throughput
+from isobatch.advise.throughput import Rate, Rates
+from isobatch.cli import main
+from isobatch.run.store import RunDirectory
+
+TINY = {"n_envs": 2, "n_steps": 8, "n_minibatches": 2, "n_epochs": 1, "total_timesteps": 64}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def command(capsys):
+    def run(*words):
+        capsys.readouterr()
+        return main([*map(str, words)]), *capsys.readouterr()
+
+    return run
+
+
+def saved(name, path="run"):
+    """Write a recorded run's rows as a run directory."""
+    directory = RunDirectory.create(Path(path), recipe_of(name))
+    for row in history_of(name)._columns._rows:
+        directory.append(dict(row))
+    directory.release()
+    return Path(path)
+
+
+def test_a_run_in_trouble_is_told_worst_first(command):
+    code, said, complaint = command("advise", saved("shared-network"), "--verbose")
+    lines = said.splitlines()
+    assert (code, complaint) == (0, "")
+    assert lines[0].startswith("run: 1 problem (40 iterations, 39,997 of 40,000 env steps")
+    assert "PROBLEM value-scale" in lines
+    assert "     --normalize-rewards" in said
+    assert "source: ours." in said
+    assert max(map(len, lines)) <= 80
+    severities = [line.split()[0] for line in lines if line.split()[:1] and line[0].isupper()]
+    assert severities == sorted(severities, key=["PROBLEM", "WARNING", "NOTE"].index)
+
+
+def test_a_healthy_run_is_one_line(command):
+    code, said, _ = command("advise", saved("acrobot"))
+    assert code == 0
+    assert " ".join(said.split()).startswith("run: healthy: nothing above a note (99 iterations,")
+
+
+def test_a_trained_run_is_read_with_its_actions(command):
+    run = isobatch.train("CartPole-v1", out="run", quiet=True, **TINY)
+    history = isobatch.advise.read(run.path)
+    assert history.rows == 4
+    assert history.actions == Actions(2, pytest.approx(0.6931, abs=1e-3))
+    assert {each.rule for each in isobatch.advise.run(run.path)} >= {"few-updates"}
+    assert command("advise", run.path)[0] == 0
+
+
+def test_continuous_actions_have_dimensions():
+    run = isobatch.train("Pendulum-v1", out="run", quiet=True, **TINY)
+    assert isobatch.advise.read(run.path).actions == Actions(1, None)
+
+
+def test_a_torn_last_line_is_left_out(command):
+    path = saved("shared-network")
+    _, before, _ = command("advise", path)
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"env_steps": 99999, "iter')
+    assert command("advise", path) == (0, before, "")
+
+
+def test_unknown_columns_and_those_of_older_versions_change_nothing(command):
+    path = saved("shared-network")
+    _, before, _ = command("advise", path)
+    file = path / "metrics.jsonl"
+    old = ("rollout_size", "minibatch_size", "updates_per_sample", "env_seconds", "weight_norm")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows = [{"of_my_own": {"x": 1}} | {k: row[k] for k in row if k not in old} for row in rows]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert command("advise", path) == (0, before, "")
+
+
+def test_a_run_that_has_only_begun_is_told_by_its_recipe(command):
+    recipe = recipe_of("acrobot").replace(n_minibatches=1)
+    RunDirectory.create(Path("run"), recipe).release()
+    code, said, _ = command("advise", "run")
+    assert code == 0
+    assert "run: 1 warning (no rows yet, so only the recipe was looked at)" in said
+    assert "WARNING few-minibatches" in said
+    Path("run/metrics.jsonl").unlink(missing_ok=True)
+    assert command("advise", "run") == (0, said, "")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        (lambda: None, "nowhere does not exist"),
+        (lambda: Path("nowhere").mkdir(), "holds no run (there is no recipe.toml in it)"),
+        (lambda: Path("nowhere").write_text("x"), "holds no run"),
+        (lambda: saved("no-reward", "nowhere/inner"), "isobatch advise nowhere/inner"),
+    ],
+)
+def test_what_is_no_run_is_refused_in_a_line(command, prepare, said):
+    prepare()
+    code, _, complaint = command("advise", "nowhere")
+    assert code == 2
+    assert complaint.count("\n") == 1
+    assert said in complaint
+
+
+def test_damage_is_refused_in_a_line(command):
+    path = saved("no-reward")
+    file = path / "metrics.jsonl"
+    file.write_text("{\n" + file.read_text())
+    code, _, complaint = command("advise", path)
+    assert code == 2
+    assert complaint.count("\n") == 1
+    assert "metrics.jsonl, line 1 is not JSON" in complaint
+
+
+def test_a_damaged_policy_hides_only_the_actions(command):
+    path = saved("no-reward")
+    (path / "policy.safetensors").write_bytes(b"\xff" * 64)
+    assert isobatch.advise.read(path).actions is None
+    assert command("advise", path)[0] == 0
+
+
+def test_it_starts_without_pytorch():
+    code = (
+        "import sys, isobatch.cli.advise; "
+        "sys.exit(any(n in sys.modules for n in ('torch', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# How many environments pay.
+
+
+def rates(*steps_per_second):
+    return [Rate(2**k, 0.5 / rate, 0.5 / rate, 3e8) for k, rate in enumerate(steps_per_second)]
+
+
+def test_the_answer_names_where_more_environments_stop_paying():
+    found = Rates(rates(100, 200, 400, 600, 610, 605), "")
+    first, second = throughput.answer(found, 2)
+    assert first == (
+        "8 environments: 3.0x the steps/s of the recipe's 2; beyond 8 nothing is gained (tried up "
+        "to 32)"
+    )
+    assert "--n-envs 8" in second
+
+
+def test_the_answer_says_where_the_recipes_own_is_best_or_no_end_was_found():
+    (own,) = throughput.answer(Rates(rates(100, 200, 201, 202), ""), 2)
+    assert own.startswith("2 environments, the recipe's own: 200 steps/s; beyond 2 nothing")
+    (rising, _) = throughput.answer(Rates(rates(100, 200, 400), "50 s are over"), 1)
+    assert rising == (
+        "4 environments: 4.0x the steps/s of the recipe's 1; it still rises there, but 50 s are "
+        "over"
+    )
+
+
+def test_throughput_is_measured(command, monkeypatch):
+    monkeypatch.setattr(throughput, "LARGEST", 4)
+    words = ["--n-envs", "2", "--n-steps", "8", "--n-minibatches", "1", "--n-epochs", "1"]
+    code, said, _ = command("advise", "--throughput", "CartPole-v1", *words)
+    assert code == 0
+    lines = said.splitlines()
+    assert "environment" in lines[0]
+    table = [line.split() for line in lines if line[:1].isdigit() and "MB" in line]
+    assert [row[0] for row in table] == ["1", "2", "4"]
+    assert all(float(row[1].replace(",", "")) > 0 for row in table)
+
+
+def test_sizes_beyond_memory_are_not_tried(monkeypatch):
+    from isobatch.run import memory
+
+    monkeypatch.setattr(memory, "available_memory", lambda: 150_000)
+    found = throughput.measure(recipe_of("acrobot").replace(n_steps=1000, n_envs=1))
+    assert [rate.n_envs for rate in found.rates] == [1, 2]
+    assert "can be had" in found.stopped
+
+
+def test_throughput_needs_an_environment(command):
+    code, _, complaint = command("advise", "--throughput")
+    assert code == 2
+    assert complaint == (
+        "isobatch: --throughput needs an environment: isobatch advise --throughput ENV\n"
+    )

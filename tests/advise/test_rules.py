@@ -1,0 +1,274 @@
+"""Every rule speaks of a run made to break it, and none above a note of presets that learn."""
+
+import inspect
+import math
+import random
+from pathlib import Path
+
+import pytest
+from recorded_runs import BROKEN, HEALTHY, history_of, recipe_of
+
+from isobatch import advise
+from isobatch.advise import RULES, SEVERITIES, Actions, History, findings
+from isobatch.cli.flags import Parser, add_recipe_flags, given
+from isobatch.presets import PRESETS, family_preset
+from isobatch.recipe import Recipe
+from isobatch.registry import ALGORITHMS
+
+CARTPOLE = family_preset("classic", "CartPole-v1")
+
+
+def rows(count=40, budget=CARTPOLE.total_timesteps, spent=1.0, **columns):
+    """Return rows over a part of a budget; a column is a value, or a function of the part of it."""
+    return [
+        {
+            "env_steps": round(budget * spent * (k + 1) / count),
+            "iterations": k + 1,
+            **{
+                name: each((k + 1) / count) if callable(each) else each
+                for name, each in columns.items()
+            },
+        }
+        for k in range(count)
+    ]
+
+
+def learning(part):
+    """A mean return that rises from 20 to 220."""
+    return 20 + 200 * part
+
+
+def recipe(**fields):
+    return CARTPOLE.replace(**fields)
+
+
+# Where a recorded run is named, its rows are that run's. The others are made up; their numbers are
+# those of such runs, and the comment says which.
+BREAKING = {
+    # SGD without clipping on Pendulum-v1: losses grow a hundredfold an iteration before NaN.
+    "diverging": (recipe(), rows(grad_norm=lambda p: 10 ** (8 * p), value_loss=1e3)),
+    "reward-never-seen": "no-reward",
+    "kl-high": "step-size-20x",
+    "clip-high": "step-size-20x",
+    "entropy-collapse": "step-size-100x",
+    "value-scale": "shared-network",
+    # CartPole-v1 with one gradient step an iteration: -0.006 to 0.03.
+    "value-unlearned": (recipe(), rows(explained_variance=0.004, advantage_std=2.2)),
+    "return-fallen": "large-steps-relu",
+    # Acrobot-v1 at a step size of 0.03: -479 after all of its budget.
+    "no-progress": (recipe(), rows(episode_return=lambda p: -500 + 21 * p)),
+    "importance-ess": (recipe(), rows(importance_ess=lambda p: 0.31 if p * 10 % 1 < 0.1 else None)),
+    "ratios-capped": (recipe(), rows(capped_fraction=0.02)),
+    "target-kl-stops": "target-kl-tiny",
+    "few-updates": (recipe(n_envs=128), []),
+    # 64 environments at 60,000 steps: 937 each, and episodes of CartPole-v1 come to last 500.
+    "long-episodes": (recipe(n_envs=256), rows(episode_length=500.0)),
+    "short-rollout": (recipe(n_steps=2), []),
+    "beyond-noise": "one-large-minibatch",
+    "weight-norm": (recipe(), rows(weight_norm_actor=lambda p: 9 + 30 * p, weight_norm=20.0)),
+    "gradient-kurtosis": (recipe(), rows(gradient_kurtosis=lambda p: 6 + 20 * p)),
+    "feature-rank": (recipe(), rows(feature_rank_critic=lambda p: 24 - 18 * p)),
+    "dormant-units": (recipe(), rows(dormant_fraction_actor=lambda p: 0.05 + 0.5 * p)),
+    "reinforce-rows": (family_preset("classic", "CartPole-v1", "reinforce", n_envs=2), []),
+    "small-minibatch": (recipe(n_minibatches=256), []),
+    "few-minibatches": (recipe(n_minibatches=1), []),
+    "many-minibatches": (recipe(n_minibatches=64), []),
+    "lone-environments": (recipe(minibatches_by="envs", n_minibatches=8), []),
+    "few-environments": (recipe(n_envs=1, n_steps=1024), []),
+    "many-epochs": (recipe(n_epochs=40), []),
+    # Taxi-v3, once it is nearly solved: from 0.01 to 1.5 and back.
+    "advantage-swings": (recipe(), rows(advantage_std=lambda p: 1.5 if p * 40 % 7 < 1 else 0.01)),
+    "clip-low": (recipe(), rows(clip_fraction=0.0004, learning_rate=1e-3, advantage_std=2.0)),
+    "kl-low": "step-size-tiny",
+    "never-evaluated": (recipe(eval_every=200_000), []),
+    "early-evaluation": (
+        recipe(eval_marks=20),
+        rows(episode_return=20.0, seconds=lambda p: 30 * p),
+        [{"mark": k * 5000, "seconds": 2.0, "episode_return": 20.0} for k in range(21)],
+    ),
+    "no-episodes": (recipe(), rows(episodes=0)),
+    # LunarLander-v3 with one network pass an update, and EnvPool on one thread.
+    "throughput": (
+        recipe(),
+        rows(env_seconds=0.8, acting_seconds=0.1, learning_seconds=0.1, other_seconds=0.01),
+    ),
+}
+
+
+def broken(name):
+    made = BREAKING[name]
+    return history_of(made) if isinstance(made, str) else History(*made)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_speaks_of_a_run_made_to_break_it(rule):
+    found = rule(broken(rule.name))
+    assert found is not None
+    assert found.rule == rule.name
+    assert found.source
+    assert found.severity in SEVERITIES
+    assert any(each.isdigit() for each in found.sentence), "a sentence has numbers"
+    assert not found.sentence.endswith(".")
+    assert not found.suggestion.endswith(".")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_flag_makes_a_recipe(rule):
+    """What is suggested can be typed after `isobatch train ENV`, and changes the recipe."""
+    history = broken(rule.name)
+    found = rule(history)
+    assert found is not None
+    if found.flag:
+        parser = Parser(prog="train")
+        add_recipe_flags(parser, history.recipe)
+        fields = given(parser.parse_args(found.flag.split()), history.recipe)
+        assert fields
+        assert history.recipe.replace(**fields) != history.recipe
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_above_a_note_is_said_of_presets_that_learn(name):
+    found = advise.look(history_of(name))
+    assert [each for each in found if each.is_grave] == []
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("part", [0.1, 0.25, 0.5])
+def test_nor_in_their_course(name, part):
+    found = advise.look(history_of(name).until_part(part))
+    assert [each for each in found if each.is_grave] == []
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_run_is_told(name):
+    assert any(each.is_grave for each in advise.look(history_of(name)))
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("family", [*PRESETS, "generic"])
+def test_nothing_above_a_note_is_said_of_a_preset_before_it_runs(family, algo):
+    found = findings(family_preset(family, "CartPole-v1", algo), [])
+    assert [each for each in found if each.is_grave] == []
+
+
+# What the rules say, and do not.
+
+
+def spoken(recipe, rows, **settings):
+    return {each.rule: each for each in advise.look(History(recipe, rows, **settings))}
+
+
+def test_clip_fraction_bands_depend_on_the_epochs():
+    for epochs, clipped, severity in (
+        (1, 0.09, None), (1, 0.15, "warning"), (1, 0.25, "problem"),
+        (10, 0.15, None), (10, 0.25, "warning"), (10, 0.45, "problem"),
+    ):  # fmt: skip
+        found = spoken(recipe(n_epochs=epochs), rows(clip_fraction=clipped)).get("clip-high")
+        assert (found and found.severity) == severity
+    found = spoken(recipe(n_epochs=1), rows(clip_fraction=0.2))["clip-high"]
+    assert found.sentence == (
+        "clip fraction 20% over the last 20 iterations, over 10% with 1 epoch: the step size is "
+        "too high"
+    )
+    assert found.flag == "--learning-rate 0.00025"
+
+
+def test_a_clip_fraction_of_nothing_is_no_news_once_steps_are_annealed_or_all_is_learned():
+    steady = {"clip_fraction": 0.0, "episode_return": learning}
+    assert "clip-low" in spoken(CARTPOLE, rows(advantage_std=2.0, learning_rate=1e-3, **steady))
+    annealed = rows(advantage_std=2.0, learning_rate=lambda p: 1e-3 * (1 - p), **steady)
+    assert "clip-low" not in spoken(CARTPOLE, annealed)
+    learned = rows(advantage_std=lambda p: 2.0 if p < 0.3 else 0.01, learning_rate=1e-3, **steady)
+    assert "clip-low" not in spoken(CARTPOLE, learned)
+
+
+def test_a_policy_that_is_sure_of_itself_is_fine_where_it_learned():
+    sure = {"entropy": lambda p: 0.69 * (1 - p) ** 8}
+    assert "entropy-collapse" not in spoken(CARTPOLE, rows(episode_return=learning, **sure))
+    found = spoken(CARTPOLE, rows(episode_return=20.0, **sure), actions=Actions(2, math.log(2)))
+    assert found["entropy-collapse"].severity == "problem"
+
+
+def test_continuous_policies_lose_entropy_per_dimension():
+    def lost(nats):
+        return rows(episode_return=20.0, entropy=lambda p: 8.5 - nats * (p > 0.3))
+
+    assert "entropy-collapse" not in spoken(CARTPOLE, lost(12), actions=Actions(6, None))
+    assert "entropy-collapse" in spoken(CARTPOLE, lost(24), actions=Actions(6, None))
+
+
+def test_one_cause_is_said_once():
+    """Returns that never change explain all the rest; a collapsed policy explains small steps."""
+    found = spoken(recipe_of("no-reward"), rows(episode_return=-200.0, episodes=100, budget=20_000))
+    assert "no-progress" not in found
+    collapsed = {each.rule for each in advise.look(history_of("step-size-100x"))}
+    assert "kl-low" not in collapsed
+    assert "no-progress" not in collapsed
+
+
+def test_large_returns_are_told_of_separate_networks_too():
+    (found, *_) = advise.look(history_of("large-returns"))
+    assert found.rule == "value-scale"
+    assert found.severity == "problem"
+    assert found.flag == "--normalize-rewards"
+
+
+def test_lucky_episodes_are_no_gain_to_lose():
+    sparse = rows(episode_return=lambda p: 0.01 if p * 40 % 5 < 1 else 0.0)
+    assert "return-fallen" not in spoken(CARTPOLE, sparse)
+
+
+def test_the_batch_in_force_counts():
+    """A schedule's batch, not the one the recipe began with."""
+    found = spoken(recipe(batch_schedule="0:8x128,50k:8x4"), rows(n_steps=4, n_envs=8))
+    assert found["short-rollout"].number == 4
+
+
+def test_reinforce_and_a2c_are_not_told_to_cut_rollouts():
+    for algo in ("a2c", "reinforce"):
+        found = spoken(family_preset("classic", "CartPole-v1", algo), [])
+        assert not {"few-minibatches", "few-updates"} & set(found)
+
+
+def test_actions_are_counted():
+    humanoid = family_preset("mujoco", "Humanoid-v4")
+    assert "small-minibatch" not in spoken(humanoid, [])
+    found = spoken(humanoid, [], actions=Actions(17, None))["small-minibatch"]
+    assert (found.severity, found.number, found.threshold) == ("note", 64, 170)
+
+
+# Whatever rows hold.
+
+
+def test_rules_never_fail():
+    """Rows of other versions and of strangers: columns missing, null, huge, no numbers."""
+    draw = random.Random(1)
+    names = sorted(
+        {word for rule in RULES for word in _columns(rule)} | {"n_envs", "n_minibatches"}
+    )
+    values = [None, 0, 0.0, -1.0, 1e-300, 1e300, -1e300, 3, 2**70, True, "x", [1], math.nan]
+    algos = [family_preset("classic", "CartPole-v1", algo) for algo in ALGORITHMS]
+    for _ in range(300):
+        made = [
+            {name: draw.choice(values) for name in draw.sample(names, draw.randint(0, len(names)))}
+            for _ in range(draw.choice([0, 1, 3, 30]))
+        ]
+        for each in advise.look(History(draw.choice(algos), made)):
+            assert each.sentence
+
+
+def _columns(rule):
+    text = inspect.getsource(rule.look)
+    return [word for word in text.split('"') if word.replace("_", "").isalpha() and "_" in word]
+
+
+def test_an_algorithm_of_the_users_own_is_looked_at_too():
+    own = Recipe.from_toml('env = "CartPole-v1"\nalgo = "of-my-own"\n')
+    assert findings(own, rows(clip_fraction=0.5))[0].rule == "clip-high"
+
+
+def test_the_documentation_has_every_rule():
+    page = (Path(__file__).parents[2] / "docs/tasks/advise.md").read_text()
+    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    said = {name.strip("`"): (when, source) for name, when, _, source, _ in cells}
+    assert said == {rule.name: (rule.when, rule.source) for rule in RULES}
