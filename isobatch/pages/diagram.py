@@ -55,7 +55,7 @@ def steps(recipe: Recipe) -> list[Step]:
             "updates",
             f"{batch.n_minibatches:,} x {counted(batch.n_epochs, 'epoch')} = "
             f"{counted(batch.grad_steps_per_iteration, 'gradient step')} per iteration",
-            f"{counted(iterations, 'iteration')}: "
+            f"{counted(iterations, 'full iteration')}: "
             f"{counted(iterations * batch.grad_steps_per_iteration, 'gradient step')} in "
             f"{recipe.total_timesteps:,} environment steps",
         ),

@@ -34,7 +34,7 @@ def advised(recipe: Recipe) -> dict[str, Advised]:
         found["clip_fraction"] = Advised(
             CLIP_FRACTION_LEAST,
             CLIP_HIGH if recipe.batch.n_epochs == 1 else CLIP_HIGH_EPOCHS,
-            f"above, the step size is too high; well below ({CLIP_LOW:g}), rollouts or steps could "
-            "be larger",
+            f"above, the step size is too high; below {CLIP_LOW:g}, rollouts or steps could be "
+            "larger",
         )
     return found

@@ -76,7 +76,7 @@ DIAGNOSTICS = {
 def parts_of(name: str, columns: Iterable[str]) -> dict[str, str]:
     """Return the columns of a diagnostic, each with what of the agent it is of: actor, critic."""
     return {
-        column: column[len(name) + 1 :].replace("_", " ")
+        column: column[len(name) + 1 :].replace("_", " ") or "all"
         for column in columns
         if column == name or column.startswith(f"{name}_")
     }

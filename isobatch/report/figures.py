@@ -74,8 +74,10 @@ def column(
             series = course.series(name)
             if series is None:
                 continue
-            shown = ", ".join(filter(None, [course.name if len(courses) > 1 else "", part]))
-            trace = _curve(shown or name, index if len(courses) > 1 else dash, series.values)
+            shown = [course.name] * (len(courses) > 1) + [part] * (len(parts) > 1)
+            trace = _curve(
+                ", ".join(shown) or name, index if len(courses) > 1 else dash, series.values
+            )
             if len(courses) > 1:
                 trace["line"]["dash"] = DASHES[dash % len(DASHES)]
             if series.is_sparse or _has_lone_point(series.values):
@@ -84,16 +86,19 @@ def column(
             along.append(places.name(course.places(series.rows)))
     if not traces:
         return None
-    names = list(parts)
+    names = sorted(parts, key=len)
     shared = names[0].removesuffix(f"_{parts[names[0]]}") if len(parts) > 1 else names[0]
     layout = _layout(title, label(shared, 40), len(traces) if len(traces) > 1 else 0)
+    # Of zeros only Plotly would draw the axis from -1 to 1.
+    if all(value is None or value >= 0 for trace in traces for value in trace["y"]):
+        layout["yaxis"]["rangemode"] = "nonnegative"
     if advised is not None:
         layout["shapes"] = [
             {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": advised.low,
              "y1": advised.high, "fillcolor": BAND, "line": {"width": 0}, "layer": "below"}
         ]  # fmt: skip
         ends = [0.0, advised.high]
-        layout["yaxis"] |= {"autorangeoptions": {"include": ends}, "rangemode": "nonnegative"}
+        layout["yaxis"]["autorangeoptions"] = {"include": ends}
     return {"data": traces, "layout": layout, "along": along}
 
 
@@ -235,6 +240,7 @@ def _faint(tint: str, opacity: float) -> str:
 def _layout(title: str, y_title: str, traces: int) -> Figure:
     layout = base_layout(title, AXES["env_steps"], y_title, traces)
     layout["xaxis"] |= {"tickformat": "~s", "rangemode": "tozero"}
+    layout["yaxis"]["exponentformat"] = "e"
     layout["hovermode"] = "x"
     layout["height"] = 300 + 8 * traces + (20 if traces else 0)
     return layout
