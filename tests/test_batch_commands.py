@@ -161,6 +161,33 @@ def test_the_batch_is_drawn_in_text_and_as_an_image(command):
     assert "auxiliary" not in said
 
 
+@pytest.mark.parametrize(("minibatches", "epochs"), [(4, 10), (1, 1), (128, 32)])
+def test_every_gradient_step_of_an_iteration_is_drawn_epoch_by_epoch(minibatches, epochs):
+    recipe = preset("CartPole-v1", n_minibatches=minibatches, n_epochs=epochs)
+    for width in (720, 360):
+        image = ElementTree.fromstring(diagram.svg(recipe, width))
+        lines = [each.get("d", "") for each in image.iter() if each.get("class") == "batch-part"]
+        drawn = [line.count("M") for line in lines if line]
+        assert drawn == [minibatches] * epochs
+        assert f"epoch {epochs}" in "".join(image.itertext())
+    marks = [line for line in diagram.text(recipe).splitlines() if line.startswith("  epoch")]
+    assert len(marks) == min(epochs, diagram.MOST_LINES)
+
+
+def test_steps_that_are_not_drawn_one_by_one_are_said():
+    recipe = Recipe(env="CartPole-v1").replace(
+        n_envs=64, n_steps=256, n_minibatches=8192, n_epochs=100
+    )
+    image = diagram.svg(recipe)
+    words = " ".join(ElementTree.fromstring(image).itertext())
+    assert "64 of 100 epochs are drawn" in words
+    assert "a bar is an epoch of 8,192 gradient steps" in words
+    assert len(image) < 50_000
+    assert "prefers-color-scheme: dark" in image
+    assert "... 100 epochs" in diagram.text(recipe)
+    assert "|" * diagram.MOST_MARKS + " ... 8,192" in diagram.text(recipe)
+
+
 def test_names_are_escaped_in_the_image():
     image = diagram.svg(Recipe(env="<script>&"))
     assert "<script>" not in image

@@ -33,7 +33,7 @@ minibatches, epochs.
   probe RUN              measure bias and variance of the gradient, and find the best N x T
 
   study NAME|FILE        compare arms over environments and seeds at the same budget of env steps
-  report STUDY           write a study's HTML report
+  report RUN...|STUDY    write an HTML page of a run, of several runs compared, or of a study
   query SQL              query the metrics of many runs with SQL
 
   isobatch COMMAND --help explains a command; isobatch train ENV --help shows every setting with
@@ -52,7 +52,7 @@ COMMANDS = {
     "advise": "isobatch.cli.advise:advise",
     "probe": "isobatch.cli.probe:probe",
     "study": "isobatch.cli.study:study",
-    "report": "isobatch.cli.study:report",
+    "report": "isobatch.cli.report:report",
     "query": "isobatch.cli.query:query",
 }
 

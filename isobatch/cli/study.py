@@ -1,4 +1,4 @@
-"""isobatch study and isobatch report."""
+"""isobatch study."""
 
 from __future__ import annotations
 
@@ -114,21 +114,10 @@ def _conduct(parsed: Any) -> int:
             "continue"
         )
         return 130
-    return _finish(root, bool(outcome.failed))
+    return finish(root, bool(outcome.failed))
 
 
-def report(arguments: list[str]) -> int:
-    """isobatch report: write a study's HTML report."""
-    parser = Parser(prog="isobatch report", description="Write a study's HTML report.")
-    parser.add_argument("study", type=Path, help="study directory")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="default: report.html in the study directory"
-    )
-    parsed = parser.parse_args(arguments)
-    return _finish(parsed.study, False, parsed.out)
-
-
-def _finish(root: Path, failed: bool, out: Path | None = None) -> int:
+def finish(root: Path, failed: bool, out: Path | None = None) -> int:
     """Write the report and print the verdicts."""
     from isobatch.study.report import write
     from isobatch.study.results import Results

@@ -74,6 +74,14 @@ function withMetric(figure, column, curves, points) {
   return { data, layout: { ...figure.layout, yaxis: { ...figure.layout.yaxis, title } } };
 }
 
+// A figure over the axis chosen: its traces name where their points lie, the page has the places.
+function along(figure, { places, axes }, axis) {
+  if (!figure.along) return figure;
+  const data = figure.data.map((trace, index) => ({ ...trace, x: places[figure.along[index]][axis] }));
+  const title = { ...figure.layout.xaxis.title, text: axes[axis] };
+  return { data, layout: { ...figure.layout, xaxis: { ...figure.layout.xaxis, title } } };
+}
+
 function sortBy(header) {
   const body = header.closest("table").tBodies[0];
   const descending = header.getAttribute("aria-sort") === "ascending";
@@ -103,7 +111,14 @@ document.addEventListener("DOMContentLoaded", () => {
   const page = JSON.parse(document.getElementById("page").textContent);
   const select = document.getElementById("metric");
   const boxes = document.querySelectorAll("[data-kind]");
+  const choosers = document.querySelectorAll("[data-chooses]");
   const plots = new Map();
+
+  function drawOne(name) {
+    const chooser = document.querySelector(`[data-chooses="${name}"]`);
+    const axis = document.querySelector("[name=axis]:checked")?.value ?? "env_steps";
+    draw(plots.get(name), along(page.figures[chooser?.value ?? name], page, axis));
+  }
 
   function drawMetric() {
     const { values, points, figures } = page.metrics;
@@ -114,7 +129,7 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 
   function drawAll() {
-    for (const [name, plot] of plots) draw(plot, page.figures[name]);
+    for (const name of plots.keys()) drawOne(name);
     if (select) drawMetric();
     boxes.forEach(showKind);
   }
@@ -133,6 +148,12 @@ document.addEventListener("DOMContentLoaded", () => {
   drawAll();
   dark.addEventListener("change", drawAll);
   select?.addEventListener("change", drawMetric);
+  for (const radio of document.querySelectorAll("[name=axis]")) {
+    radio.addEventListener("change", drawAll);
+  }
+  for (const chooser of choosers) {
+    chooser.addEventListener("change", () => drawOne(chooser.dataset.chooses));
+  }
   for (const box of boxes) box.addEventListener("change", () => showKind(box));
   for (const header of document.querySelectorAll(".sortable th")) {
     header.addEventListener("click", () => sortBy(header));

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
 from html import escape
 from typing import NamedTuple
 
+from isobatch.batch import Batch
 from isobatch.recipe import Recipe
 from isobatch.text import counted
 
 BOXES = 8
-"""Parts drawn at most; more of them are hinted at."""
+"""Environments, minibatches and rollouts drawn at most; more of them are hinted at."""
+MOST_STEPS, MOST_EPOCHS = 4096, 64
+"""Gradient steps and epochs drawn one by one. Beyond it a step is narrower than a pixel."""
+MOST_MARKS, MOST_LINES = 40, 12
+"""The same in a terminal, for the gradient steps of an epoch and for epochs."""
+DARK = (
+    "@media (prefers-color-scheme: dark) { .batch-paper { fill: #15181c } .batch-ink { fill: "
+    "#e4e7eb } .batch-faint { fill: #9da7b1 } .batch-box { fill: #1d2126; stroke: #59636e } "
+    ".batch-arrow { stroke: #9da7b1 } .batch-part { fill: #6aa5dc } }"
+)
+"""What a dark page has instead of the colours written beside each shape."""
 
 
 class Step(NamedTuple):
@@ -43,7 +55,7 @@ def steps(recipe: Recipe) -> list[Step]:
             "updates",
             f"{batch.n_minibatches:,} x {counted(batch.n_epochs, 'epoch')} = "
             f"{counted(batch.grad_steps_per_iteration, 'gradient step')} per iteration",
-            f"{counted(iterations, 'iteration')}: "
+            f"{counted(iterations, 'full iteration')}: "
             f"{counted(iterations * batch.grad_steps_per_iteration, 'gradient step')} in "
             f"{recipe.total_timesteps:,} environment steps",
         ),
@@ -72,7 +84,7 @@ def text(recipe: Recipe) -> str:
             f"{'env ' + str(n):8}" + "=" * 40 for n in range(min(3, batch.n_envs))
         ] + (["..."] if batch.n_envs > 3 else []),
         "minibatches": [_boxes(batch.n_minibatches, batch.minibatch_size)],
-        "updates": [_boxes(batch.grad_steps_per_iteration, None)],
+        "updates": _epochs(batch),
         "auxiliary phase": [_boxes(recipe.phasic.n_policy_iterations, batch.rollout_size)],
     }  # fmt: skip
     lines = [f"{recipe.algo} on {recipe.env}", ""]
@@ -84,57 +96,140 @@ def text(recipe: Recipe) -> str:
     return "\n".join(lines)
 
 
-def _boxes(count: int, rows: int | None) -> str:
-    shown = f"[{rows:,}]" if rows is not None else "[step]"
-    return shown * min(count, BOXES) + (f" ... {count:,} in total" if count > BOXES else "")
+def _boxes(count: int, rows: int) -> str:
+    more = f" ... {count:,} in total" if count > BOXES else ""
+    return f"[{rows:,}]" * min(count, BOXES) + more
 
 
-def svg(recipe: Recipe) -> str:
-    """Draw the batch as an SVG image."""
-    width, height, gap = 720, 92, 26
+def _epochs(batch: Batch) -> list[str]:
+    """Draw a line for each epoch, a mark for each gradient step."""
+    more = f" ... {batch.n_minibatches:,}" if batch.n_minibatches > MOST_MARKS else ""
+    marks = "|" * min(batch.n_minibatches, MOST_MARKS) + more
+    shown = min(batch.n_epochs, MOST_LINES)
+    lines = [f"{f'epoch {epoch}':8}  {marks}" for epoch in range(1, shown + 1)]
+    return lines + [f"... {batch.n_epochs:,} epochs"] * (batch.n_epochs > shown)
+
+
+def svg(recipe: Recipe, width: int = 720) -> str:
+    """Draw the batch as an SVG image, light or dark as its reader's screen is."""
+    batch = recipe.batch
+    counts = {
+        "rollout": batch.n_envs,
+        "minibatches": batch.n_minibatches,
+        "auxiliary phase": recipe.phasic.n_policy_iterations,
+    }
+    top, parts = 32.0, []
     found = steps(recipe)
-    total = len(found) * (height + gap) + 30
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {total}" '
-        f'width="{width}" height="{total}" font-family="sans-serif" font-size="13">',
-        f'<rect width="{width}" height="{total}" fill="#ffffff"/>',
-        f'<text x="16" y="20" font-weight="bold">{escape(recipe.algo)} on '
-        f"{escape(recipe.env)}</text>",
-    ]
-    counts = (
-        recipe.batch.n_envs, recipe.batch.n_minibatches, recipe.batch.grad_steps_per_iteration,
-        recipe.phasic.n_policy_iterations,
-    )  # fmt: skip
-    for place, (step, count) in enumerate(zip(found, counts, strict=False)):
-        top = 32 + place * (height + gap)
-        parts += _box(step, count, top, width, height, wide=step.name == "rollout")
-        if place + 1 < len(found):
+    for step in found:
+        if step.name == "updates":
+            drawing, height = _grid(batch, width)
+            step = step._replace(then=step.then + _left_out(batch))
+        else:
+            drawing, height = _pieces(counts[step.name], width, wide=step.name == "rollout")
+        box, below = _box(step, drawing, height, width)
+        parts.append(f'<g transform="translate(0 {top:.1f})">{"".join(box)}</g>')
+        top += below
+        if len(parts) < 2 * len(found) - 1:
             parts.append(
-                f'<path d="M {width / 2} {top + height} v {gap - 6} m -5 -6 l 5 6 l 5 -6" '
+                f'<path class="batch-arrow" d="M {width / 2} {top:.1f} v 20 m -5 -6 l 5 6 l 5 -6" '
                 'stroke="#333333" fill="none"/>'
             )
-    return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def _box(step: Step, count: int, top: int, width: int, height: int, wide: bool) -> list[str]:
-    """Return a box with its words and as many parts as fit: rows of a rollout, or pieces."""
-    inner = width - 64
-    parts = [
-        f'<rect x="16" y="{top}" width="{width - 32}" height="{height}" rx="6" fill="#f4f6f8" '
-        'stroke="#8a94a0"/>',
-        f'<text x="32" y="{top + 20}"><tspan font-weight="bold">{escape(step.name)}</tspan>  '
-        f"{escape(step.size)}</text>",
-        f'<text x="32" y="{top + height - 10}" fill="#555555">{escape(step.then)}</text>',
+            top += 26
+    total = f"{top + 16:.0f}"
+    name = f"{recipe.algo} on {recipe.env}"
+    begin = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {total}" width="{width}" '
+        f'height="{total}" font-family="sans-serif" font-size="13" role="img">',
+        f"<title>The batch of {escape(name)}</title>",
+        f"<style>{DARK}</style>",
+        f'<rect class="batch-paper" width="{width}" height="{total}" fill="#ffffff"/>',
+        '<text class="batch-ink" x="16" y="20" font-weight="bold" fill="#1b1f24">'
+        f"{escape(name)}</text>",
     ]
-    shown = min(count, BOXES)
+    return "\n".join([*begin, *parts, "</svg>"]) + "\n"
+
+
+def _box(step: Step, drawing: list[str], height: float, width: int) -> tuple[list[str], float]:
+    """Return a box with its words above and below its drawing, and how high it is."""
+    above = _lines(f"{step.name}: {step.size}", width)
+    below = _lines(step.then, width)
+    down = 18 * len(above) + 12
+    words = [_words(line, 18 * place + 20, "ink", "#1b1f24") for place, line in enumerate(above)]
+    words[0] = words[0].replace(
+        step.name, f'<tspan font-weight="bold">{escape(step.name)}</tspan>', 1
+    )
+    start = down + height + 16
+    words += [
+        _words(line, start + 18 * place, "faint", "#555555") for place, line in enumerate(below)
+    ]
+    total = start + 18 * (len(below) - 1) + 12
+    box = (
+        f'<rect class="batch-box" x="16" y="0" width="{width - 32}" height="{total:.1f}" rx="6" '
+        'fill="#f4f6f8" stroke="#8a94a0"/>'
+    )
+    return [box, *words, f'<g transform="translate(32 {down})">', *drawing, "</g>"], total
+
+
+def _lines(words: str, width: int) -> list[str]:
+    # A letter of this size is about 7 pixels wide.
+    return textwrap.wrap(words, (width - 64) // 7)
+
+
+def _words(line: str, y: float, kind: str, colour: str) -> str:
+    return f'<text class="batch-{kind}" x="32" y="{y:.1f}" fill="{colour}">{escape(line)}</text>'
+
+
+def _pieces(count: int, width: int, wide: bool) -> tuple[list[str], float]:
+    """Draw as many parts as fit, the last one faint where there are more: wide ones, or pieces."""
+    inner, shown = width - 64, min(count, BOXES)
+    drawn = []
     for k in range(shown):
         if wide:
-            box = (32, top + 28 + k * 40 / shown, inner, 34 / shown)
+            box = (0, k * 40 / shown, inner, 34 / shown)
         else:
-            box = (32 + k * inner / shown, top + 30, inner / shown - 4, 32)
+            box = (k * inner / shown, 0, inner / shown - 4, 32)
         x, y, across, down = (f"{value:.1f}" for value in box)
-        parts.append(
-            f'<rect x="{x}" y="{y}" width="{across}" height="{down}" fill="#4878a8" '
-            f'fill-opacity="{0.9 if k + 1 < shown or count <= BOXES else 0.35}"/>'
+        opacity = 0.9 if k + 1 < shown or count <= BOXES else 0.35
+        drawn.append(
+            f'<rect class="batch-part" x="{x}" y="{y}" width="{across}" height="{down}" '
+            f'fill="#4878a8" fill-opacity="{opacity}"/>'
         )
-    return parts
+    return drawn, 40.0 if wide else 32.0
+
+
+def _grid(batch: Batch, width: int) -> tuple[list[str], float]:
+    """Draw every gradient step of an iteration, a line of them for each epoch."""
+    left, inner = 62, width - 126
+    epochs, steps = _drawn(batch)
+    line = max(4.0, min(18.0, 200 / epochs))
+    across, down = inner / steps, line - min(4.0, line / 4)
+    gap = min(4.0, across / 4) if steps > 1 else 0.0
+    drawn, every = [], 1 if line >= 12 else epochs - 1
+    for epoch in range(epochs):
+        y = epoch * line
+        cells = "".join(
+            f"M{left + k * across:.2f} {y:.1f}h{across - gap:.2f}v{down:.1f}h{gap - across:.2f}z"
+            for k in range(steps)
+        )
+        drawn.append(f'<path class="batch-part" d="{cells}" fill="#4878a8" fill-opacity="0.9"/>')
+        # Where lines are too close for all their names, the first and the last have one.
+        if epoch % every == 0:
+            drawn.append(
+                f'<text class="batch-faint" x="0" y="{y + down - (down - 9) / 2:.1f}" '
+                f'font-size="12" fill="#555555">epoch {epoch + 1}</text>'
+            )
+    return drawn, (epochs - 1) * line + down
+
+
+def _drawn(batch: Batch) -> tuple[int, int]:
+    """Return the epochs that are drawn, and the gradient steps of each: all, or one bar of them."""
+    epochs = min(batch.n_epochs, MOST_EPOCHS)
+    return epochs, batch.n_minibatches if epochs * batch.n_minibatches <= MOST_STEPS else 1
+
+
+def _left_out(batch: Batch) -> str:
+    """Say what of the gradient steps is not drawn."""
+    epochs, steps = _drawn(batch)
+    bars = f" (a bar is an epoch of {batch.n_minibatches:,} gradient steps)"
+    rest = f" ({epochs} of {batch.n_epochs:,} epochs are drawn)"
+    return bars * (steps < batch.n_minibatches) + rest * (epochs < batch.n_epochs)

@@ -51,7 +51,7 @@ def policy(*scripts: str) -> str:
     allowed = " ".join(f"'sha256-{each}'" for each in hashes)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        "img-src data: blob:; media-src data:; base-uri 'none'; form-action 'none'"
     )
 
 

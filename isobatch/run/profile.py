@@ -109,23 +109,30 @@ def _keep(summary: dict[str, Any], directory: RunDirectory, quiet: bool) -> None
 
 def table(summary: dict[str, Any]) -> list[str]:
     """Lay a profile out: the mean iteration part by part, then what comes once."""
+    which, parts = mean_iteration(summary)
+    rows = [(label, f"{1000 * seconds:.2f} ms", f"{share:.1%}") for label, seconds, share in parts]
+    widths = [max(len(row[k]) for row in rows) for k in range(3)]
+    lines = [
+        f"  {label:<{widths[0]}}  {each:>{widths[1]}}  {share:>{widths[2]}}"
+        for label, each, share in rows
+    ]
+    return [f"where an iteration's time went ({which}):", *lines, *once(summary)]
+
+
+def mean_iteration(summary: dict[str, Any]) -> tuple[str, list[tuple[str, float, float]]]:
+    """Return which iterations are meant, and each part's label, seconds and share of the whole."""
     count, lap = summary["iterations"] - 1, summary["later_iterations"]
     which = f"mean of {counted(count, 'iteration')}, the first apart"
     if not count:
         count, lap, which = 1, summary["first_iteration"], "the only one, with what is done once"
     whole = lap["seconds"]
     parts = [*_shown(lap["parts"], whole), ("whole", whole)]
-    rows = [
-        (label, f"{1000 * seconds / count:.2f} ms", f"{seconds / whole:.1%}")
-        for label, seconds in parts
-    ]
-    widths = [max(len(row[k]) for row in rows) for k in range(3)]
-    lines = [
-        f"  {label:<{widths[0]}}  {each:>{widths[1]}}  {share:>{widths[2]}}"
-        for label, each, share in rows
-    ]
-    once = [f"{name}: {_once(summary[lap])}" for lap, name in ONCE.items()]
-    return [f"where an iteration's time went ({which}):", *lines, *once]
+    return which, [(label, seconds / count, seconds / whole) for label, seconds in parts]
+
+
+def once(summary: dict[str, Any]) -> list[str]:
+    """Say what came once: start-up, the first iteration, the end."""
+    return [f"{name}: {_once(summary[lap])}" for lap, name in ONCE.items()]
 
 
 def _shown(parts: dict[str, float], whole: float) -> list[tuple[str, float]]:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from report import made_up_run
 from study.fakes import finish_study
 
-from isobatch import exchange
+from isobatch import exchange, report
 from isobatch.recipe import Recipe
 from isobatch.run.store import EVALUATIONS
 from isobatch.scaling import SIZES
@@ -172,6 +173,27 @@ def read_format(name: str) -> Callable[[Path], None]:
     return read
 
 
+def read_in_a_run(name: str) -> Callable[[Path], None]:
+    """A file of a run, and the page that is made of it."""
+
+    def read(file: Path) -> None:
+        run = file.parent / "run"
+        if not run.exists():
+            made_up_run.write_run(run, rows=4)
+        good = (run / name).read_bytes()
+        try:
+            (run / name).write_bytes(file.read_bytes())
+            report.render([report.read(run)])
+        finally:
+            (run / name).write_bytes(good)
+
+    return read
+
+
+def _rows(make: Callable[[int, int, float], dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(make(k, 1024, 1.0)).encode() + b"\n" for k in range(1, 4))
+
+
 @dataclasses.dataclass(frozen=True)
 class Place:
     """A study directory, one of whose files is replaced."""
@@ -241,6 +263,17 @@ FILES: dict[str, tuple[str, bytes, Reader]] = {
     **{
         name: (suffix, text.encode(), read_format(name)) for name, (suffix, text) in FORMATS.items()
     },
+    "page of metrics": (".jsonl", _rows(made_up_run.row), read_in_a_run("metrics.jsonl")),
+    "page of evaluations": (
+        ".jsonl",
+        _rows(made_up_run.evaluation),
+        read_in_a_run("evaluations.jsonl"),
+    ),
+    "page of a profile": (
+        ".json",
+        json.dumps(made_up_run.profile(4)).encode(),
+        read_in_a_run("profile.json"),
+    ),
 }
 """By kind: the suffix, a good file, and what reads it."""
 PLACES = ("study.json", "result", "failure", "metrics", "evaluations")
