@@ -37,12 +37,18 @@ class Marks:
     """Plays the marks of a run as training passes them, and keeps the best policy."""
 
     def __init__(
-        self, directory: RunDirectory, state: TrainState, make_env: MakeEnv | None
+        self,
+        directory: RunDirectory,
+        state: TrainState,
+        make_env: MakeEnv | None,
+        tell: Callable[[dict[str, Any]], None],
     ) -> None:
+        """`tell` is given the row of each evaluation."""
         recipe = state.recipe
         self.at = recipe.evaluation.marks(recipe.total_timesteps)
         """Environment steps, ascending."""
         self._directory, self._make_env, self._width = directory, make_env, None
+        self._tell = tell
         # Supervised environments are made one by one, in no process but their own.
         vectors = recipe.environment.vectorization != "supervised"
         if make_env is not None and self.at and vectors:
@@ -127,6 +133,7 @@ class Marks:
         }
         self._directory.append_evaluation(row)
         self._last = mark
+        self._tell(row)
 
 
 def _actor(state: TrainState, place: int) -> Callable[[Observation], Tensor]:

@@ -90,7 +90,7 @@ async def training(
     if isinstance(environments, Environments) and state.recipe.machine.exact_resume:
         environments.keep_actions(directory.folder)
     heard = Sinks([MetricsFile(directory)], sinks)
-    marks = Marks(directory, state, environments.make_env)
+    marks = Marks(directory, state, environments.make_env, heard.evaluation)
     clock = profile.clock
     context = Context(state, environments.chunk_size, directory.path, heard.note, gradient, clock)
     learner = make_learner(context)
