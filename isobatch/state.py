@@ -70,6 +70,9 @@ class TrainState:
     probe: Averages
     """Of the gradient's noise, where it is measured."""
     counters: Counters
+    machine: dict[str, Any] | None = None
+    """What computed the run's first rows (`machine.fingerprint`); None where nobody wrote it down,
+    as in earlier versions."""
 
     @classmethod
     def begin(
@@ -209,6 +212,7 @@ class TrainState:
             "advantage_moments": self.advantage_moments.state_dict(),
             "probe": self.probe.state_dict(),
             "batch": asdict(self.recipe.batch),
+            "machine": self.machine,
         }
 
     def load(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -224,6 +228,7 @@ class TrainState:
         self.episodes.load_state_dict(numbers["episodes"])
         self.probe.load_state_dict(numbers["probe"])
         self.counters = Counters(**numbers["counters"])
+        self.machine = numbers.get("machine")
 
 
 def _average(model: Agent, recipe: Recipe) -> Ewma | None:

@@ -29,7 +29,7 @@ from isobatch.objectives import BUILT_IN
 from isobatch.recipe import Recipe
 from isobatch.run.environments import warm_up_actor
 from isobatch.run.interrupt import Abandoned, stop_requests
-from isobatch.run.loop import training
+from isobatch.run.loop import OnIteration, training
 from isobatch.run.memory import refuse_too_large
 from isobatch.run.sinks import Sink
 from isobatch.run.store import RunDirectory
@@ -133,6 +133,7 @@ class Member(Asking):
     sinks: Iterable[Sink]
     made: int
     """Environments that it made before: those of the cohort come next."""
+    on_iteration: OnIteration | None = None
 
 
 class WarmUpAsked(Asked[int]):
@@ -252,7 +253,13 @@ def train_cohort(members: Sequence[Member], pool: Pool, width: int) -> None:
             for each in members:
                 seat = Seat(pool, each.made, width)
                 course = training(
-                    each.state, seat, each.directory, each.sinks, stop, gradient=stacked_gradient
+                    each.state,
+                    seat,
+                    each.directory,
+                    each.sinks,
+                    stop,
+                    gradient=stacked_gradient,
+                    on_iteration=each.on_iteration,
                 )
                 each.begin(course)
             _conduct(members, pool, stack)

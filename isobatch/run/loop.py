@@ -87,6 +87,8 @@ async def training(
 ) -> bool:
     """As `run`, in a cohort too: rollouts are awaited from `environments`, gradients from there."""
     state.counters.environments = environments.made
+    if not state.counters.restarts:
+        state.machine = machine.fingerprint()
     if isinstance(environments, Environments) and state.recipe.machine.exact_resume:
         environments.keep_actions(directory.folder)
     heard = Sinks([MetricsFile(directory)], sinks)

@@ -28,6 +28,7 @@ from isobatch.run.cohort import (
     why_alone,
 )
 from isobatch.run.divergence import Diverged
+from isobatch.run.loop import OnIteration
 from isobatch.run.sinks import LINE_SECONDS, Sink
 from isobatch.run.training import (
     Run,
@@ -90,20 +91,22 @@ def train_seeds(
     width: int | None = None,
     quiet: bool = False,
     track: Iterable[str] = (),
+    on_iteration: OnIteration | None = None,
 ) -> list[Outcome]:
     """Train runs of one recipe with different seeds, in this process; go on with those begun.
 
     They are trained as a cohort where they can be, whose stack is `width` wide. Each has trackers
-    of its own, of the kinds that `track` names.
+    of its own, of the kinds that `track` names. `on_iteration` is given the rows of all, and stops
+    a run by returning False.
     """
     track = trackers.check(track)
     if why_alone(jobs[0][0]) is None:
-        found = _train_cohort(jobs, width or len(jobs), quiet, track)
+        found = _train_cohort(jobs, width or len(jobs), quiet, track, on_iteration)
         if found is not None:
             return found
     outcomes: list[Outcome] = []
     for recipe, path in jobs:
-        outcomes.append(_train_alone(recipe, path, track))
+        outcomes.append(_train_alone(recipe, path, track, on_iteration))
         if outcomes[-1].run.interrupted:
             break
     return outcomes
@@ -163,17 +166,24 @@ def _fork(jobs: Sequence[tuple[Recipe, Path]], width: int, track: Sequence[str])
         os._exit(code)
 
 
-def _train_alone(recipe: Recipe, path: Path, track: Sequence[str]) -> Outcome:
+def _train_alone(
+    recipe: Recipe, path: Path, track: Sequence[str], on_iteration: OnIteration | None
+) -> Outcome:
+    asked = {"quiet": True, "track": track, "on_iteration": on_iteration}
     try:
         if (path / "recipe.toml").exists():
-            return Outcome(resume(path, env=recipe.env, quiet=True, track=track))
-        return Outcome(train(recipe=recipe, out=path, quiet=True, track=track))
+            return Outcome(resume(path, env=recipe.env, **asked))
+        return Outcome(train(recipe=recipe, out=path, **asked))
     except UserError as error:
         return Outcome(Run(path), error)
 
 
 def _train_cohort(
-    jobs: Sequence[tuple[Recipe, Path]], width: int, quiet: bool, track: Sequence[str]
+    jobs: Sequence[tuple[Recipe, Path]],
+    width: int,
+    quiet: bool,
+    track: Sequence[str],
+    on_iteration: OnIteration | None,
 ) -> list[Outcome] | None:
     """Train them as a cohort; None where the observations turn out to be images.
 
@@ -186,7 +196,9 @@ def _train_cohort(
                 opened.append(_open(recipe, path, held))
             except UserError as error:
                 refused[path] = Outcome(Run(path), error)
-        found = _train_opened(opened, width, quiet, track, held) if opened else {}
+        found: dict[Path, Outcome] | None = {}
+        if opened:
+            found = _train_opened(opened, width, quiet, track, on_iteration, held)
         if found is None:
             return None
         return [(refused | found)[path] for _, path in jobs]
@@ -223,7 +235,12 @@ def _open(recipe: Recipe, path: Path, held: ExitStack) -> Opened:
 
 
 def _train_opened(
-    jobs: Sequence[Opened], width: int, quiet: bool, track: Sequence[str], held: ExitStack
+    jobs: Sequence[Opened],
+    width: int,
+    quiet: bool,
+    track: Sequence[str],
+    on_iteration: OnIteration | None,
+    held: ExitStack,
 ) -> dict[Path, Outcome] | None:
     """Train runs as a cohort; return how each ended, None where observations are images."""
     device = choose_device(jobs[0].recipe.machine.device)
@@ -243,7 +260,7 @@ def _train_opened(
         else:
             restore(state, directory, recipe, job.checkpoint)
         sinks = [*([] if quiet else [lines.of(recipe.seed)]), *trackers.make(track)]
-        members.append(Member(state, directory, sinks, job.made))
+        members.append(Member(state, directory, sinks, job.made, on_iteration))
     train_cohort(members, pool, width)
     for each, job in zip(members, jobs, strict=True):
         unusable = each.failure is not None and not isinstance(each.failure, Diverged)
