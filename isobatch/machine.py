@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np  # noqa: F401  (its BLAS is to be there when it is looked for)
 import torch
+
+from isobatch import __version__
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -37,6 +41,18 @@ and (parameters), medians of 7: 0.97 at 512 (9,155) and at 64 (134,915); 0.77 at
 128; 0.72 at 2,048 and 0.66 at 256; 0.69 and 0.58 at 16,384. On cores that other work shares they
 took two to seven times as long as one.
 """
+
+
+def fingerprint() -> dict[str, Any]:
+    """Return what a run's numbers depend on beside its recipe: versions, CPU, threads."""
+    packages = ("torch", "numpy", "gymnasium", "envpool")
+    return {
+        "isobatch": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "threads": gradient_threads(),
+    }
 
 
 _sharing: ContextVar[int] = ContextVar("sharing", default=1)

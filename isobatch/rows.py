@@ -19,8 +19,7 @@ class Rows(Growing):
 
     def add(self, row: dict[str, Any]) -> None:
         """Add one row; numbers that are not finite become null."""
-        clean = {key: _finite(value) for key, value in row.items()}
-        self.append(json.dumps(clean, allow_nan=False).encode() + b"\n")
+        self.append(line_of(row) + b"\n")
 
     def content(self) -> bytes:
         """Return the file's bytes, none where there is no file."""
@@ -49,6 +48,12 @@ def mark_of(content: bytes, rows: int) -> Mark:
     """Return the mark after the first `rows` rows of a file's content."""
     kept = b"".join(line + b"\n" for line in content.split(b"\n")[:-1][:rows])
     return {"bytes": len(kept), "sha256": hashlib.sha256(kept).hexdigest()}
+
+
+def line_of(row: dict[str, Any]) -> bytes:
+    """Return the line that a row is written as; numbers that are not finite become null."""
+    clean = {key: _finite(value) for key, value in row.items()}
+    return json.dumps(clean, allow_nan=False).encode()
 
 
 def row_of(line: bytes, place: str) -> dict[str, Any]:

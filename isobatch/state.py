@@ -73,6 +73,9 @@ class TrainState:
     seen: Seen
     """What diagnostics look at."""
     counters: Counters
+    machine: dict[str, Any] | None = None
+    """What computed the run's first rows (`machine.fingerprint`); None where nobody wrote it down,
+    as in earlier versions."""
 
     @classmethod
     def begin(
@@ -214,6 +217,7 @@ class TrainState:
             "advantage_moments": self.advantage_moments.state_dict(),
             "probe": self.probe.state_dict(),
             "batch": asdict(self.recipe.batch),
+            "machine": self.machine,
         }
 
     def load(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -230,6 +234,7 @@ class TrainState:
         self.probe.load_state_dict(numbers["probe"])
         self.seen.load_state_dict(under(tensors, "seen"))
         self.counters = Counters(**numbers["counters"])
+        self.machine = numbers.get("machine")
 
 
 def _average(model: Agent, recipe: Recipe) -> Ewma | None:

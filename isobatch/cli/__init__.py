@@ -23,6 +23,7 @@ minibatches, epochs.
   train ENV [options]    train a policy: isobatch train CartPole-v1 --n-envs 8 --n-steps 128
   resume RUN [options]   continue a run after a stop, a kill or a crash
   check RUN|STUDY        read every file and say whether it is whole
+  verify RUN             train a run again for a minute and compare its rows, bit by bit
   eval RUN [options]     evaluate a run's policy
   envs [NAME]            list environments, their families and presets
 
@@ -45,6 +46,7 @@ COMMANDS = {
     "train": "isobatch.cli.train:train",
     "resume": "isobatch.cli.train:resume",
     "check": "isobatch.cli.check:check",
+    "verify": "isobatch.cli.verify:verify",
     "eval": "isobatch.cli.evaluate:evaluate",
     "envs": "isobatch.cli.envs:envs",
     "rescale": "isobatch.cli.rescale:rescale",

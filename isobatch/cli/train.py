@@ -47,15 +47,23 @@ def train(arguments: list[str]) -> int:
     recipe = base.replace(**given(parsed, base))
     if parsed.seeds is not None:
         _refuse_profile(parsed.profile, "--seeds")
-        return _train_seeds(recipe, parsed.seeds, parsed.out, parsed.quiet)
+        return _train_seeds(recipe, parsed.seeds, parsed.out, parsed.quiet, parsed.track)
 
     from isobatch.run import training
 
-    clock = _clock(parsed.profile)
-    return _report(training.train(recipe=recipe, out=parsed.out, quiet=parsed.quiet, profile=clock))
+    run = training.train(
+        recipe=recipe,
+        out=parsed.out,
+        quiet=parsed.quiet,
+        profile=_clock(parsed.profile),
+        track=parsed.track,
+    )
+    return _report(run)
 
 
-def _train_seeds(recipe: Recipe, count: int, out: Path | None, quiet: bool) -> int:
+def _train_seeds(
+    recipe: Recipe, count: int, out: Path | None, quiet: bool, track: list[str]
+) -> int:
     if not 1 <= count <= MOST_SEEDS:
         raise UserError(f"--seeds must be between 1 and {MOST_SEEDS:,}, got {count:,}")
     os.environ.update(ONE_THREAD)  # A process to a core: before NumPy is loaded.
@@ -64,10 +72,10 @@ def _train_seeds(recipe: Recipe, count: int, out: Path | None, quiet: bool) -> i
 
     jobs = seeds.seed_paths(recipe, count, out)
     seeds.refuse_taken(jobs)
-    return seeds.train_on_all_cores(jobs, quiet)
+    return seeds.train_on_all_cores(jobs, quiet, track)
 
 
-def _resume_seeds(folder: Path, env: str | None, quiet: bool) -> int:
+def _resume_seeds(folder: Path, env: str | None, quiet: bool, track: list[str]) -> int:
     os.environ.update(ONE_THREAD)
 
     from isobatch.envs.catalog import require_trusted
@@ -76,7 +84,7 @@ def _resume_seeds(folder: Path, env: str | None, quiet: bool) -> int:
     jobs = seeds.begun_in(folder)
     for recipe, _ in jobs:
         require_trusted(recipe.env, env)
-    return seeds.train_on_all_cores(jobs, quiet)
+    return seeds.train_on_all_cores(jobs, quiet, track)
 
 
 def resume(arguments: list[str]) -> int:
@@ -105,7 +113,7 @@ def resume(arguments: list[str]) -> int:
         if parsed.total_timesteps or parsed.from_scratch or parsed.allow_inexact:
             raise UserError(f"{parsed.run} holds several runs: with these options, one at a time")
         _refuse_profile(parsed.profile, str(parsed.run))
-        return _resume_seeds(parsed.run, parsed.env, parsed.quiet)
+        return _resume_seeds(parsed.run, parsed.env, parsed.quiet, parsed.track)
 
     from isobatch.run import training
 
@@ -117,6 +125,7 @@ def resume(arguments: list[str]) -> int:
         allow_inexact=parsed.allow_inexact,
         quiet=parsed.quiet,
         profile=_clock(parsed.profile),
+        track=parsed.track,
     )
     return _report(run)
 
@@ -167,6 +176,13 @@ def _add_output_flags(parser) -> None:
         "--profile",
         action="store_true",
         help="say at the end where the time went, part by part; kept in profile.json",
+    )
+    parser.add_argument(
+        "--track",
+        nargs="+",
+        choices=["tensorboard", "wandb"],
+        default=[],
+        help="show the run's numbers there too; tensorboard --logdir RUN, W&B also offline",
     )
 
 

@@ -31,7 +31,7 @@ from isobatch.recipe import Recipe
 from isobatch.run.environments import warm_up_actor
 from isobatch.run.evaluation import Due, Played, by_itself, can_join, play_due
 from isobatch.run.interrupt import Abandoned, stop_requests
-from isobatch.run.loop import training
+from isobatch.run.loop import OnIteration, training
 from isobatch.run.memory import refuse_too_large
 from isobatch.run.sinks import Sink
 from isobatch.run.store import RunDirectory
@@ -137,6 +137,7 @@ class Member(Asking):
     sinks: Iterable[Sink]
     made: int
     """Environments that it made before: those of the cohort come next."""
+    on_iteration: OnIteration | None = None
 
 
 class WarmUpAsked(Asked[int]):
@@ -276,6 +277,7 @@ def train_cohort(members: Sequence[Member], pool: Pool, width: int) -> None:
                     stop,
                     gradient=stacked_gradient,
                     evaluate=evaluate,
+                    on_iteration=each.on_iteration,
                 )
                 each.begin(course)
             _conduct(members, pool, stack)

@@ -124,14 +124,17 @@ class Marks:
         directory: RunDirectory,
         state: TrainState,
         make_env: MakeEnv | None,
+        tell: Callable[[dict[str, Any]], None],
         evaluate: Evaluate = by_itself,
         clock: Clock = OFF,
     ) -> None:
+        """`tell` is given the row of each evaluation."""
         recipe = state.recipe
         self.at = recipe.evaluation.marks(recipe.total_timesteps)
         """Environment steps, ascending."""
         self._evaluate, self._clock = evaluate, clock
         self._directory, self._make_env, self._width = directory, make_env, None
+        self._tell = tell
         # Supervised environments are made one by one, in no process but their own.
         vectors = recipe.environment.vectorization != "supervised"
         if make_env is not None and self.at and vectors:
@@ -208,6 +211,7 @@ class Marks:
         }
         self._directory.append_evaluation(row)
         self._last = mark
+        self._tell(row)
 
 
 @contextmanager

@@ -92,11 +92,15 @@ async def training(
     Evaluations too, where others play them.
     """
     state.counters.environments = environments.made
+    if not state.counters.restarts:
+        state.machine = machine.fingerprint()
     if isinstance(environments, Environments) and state.recipe.machine.exact_resume:
         environments.keep_actions(directory.folder)
     heard = Sinks([MetricsFile(directory)], sinks)
     clock = profile.clock
-    marks = Marks(directory, state, environments.make_env, evaluate, clock)
+    marks = Marks(
+        directory, state, environments.make_env, heard.evaluation, evaluate, clock
+    )
     context = Context(state, environments.chunk_size, directory.path, heard.note, gradient, clock)
     learner = make_learner(context)
     keeper = Keeper(directory, environments, learner, stop)

@@ -112,6 +112,17 @@ def iterations_saved(path: str | Path) -> int:
 
 def read_checkpoint(path: str | Path) -> dict[str, Tensor] | None:
     """Return the tensors of a run's newest whole checkpoint, None where there is none."""
+    newest = _newest_checkpoint(path)
+    return newest[0] if newest else None
+
+
+def read_numbers(path: str | Path) -> dict[str, Any]:
+    """Return the plain data of a run's newest whole checkpoint, none where there is none."""
+    newest = _newest_checkpoint(path)
+    return newest[1] if newest else {}
+
+
+def _newest_checkpoint(path: str | Path) -> Sealed | None:
     with (
         suppress(FileNotFoundError, DamagedFile),
         Folder(path) as run,
@@ -119,7 +130,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor] | None:
     ):
         for name in reversed(numbered(folder)):
             with suppress(DamagedFile):
-                return read_in(folder, name)[0]
+                return read_in(folder, name)
     return None
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from isobatch.errors import UserError, one_line, understanding
 from isobatch.files import refuse_links
 from isobatch.parent import end_with
 from isobatch.recipe import Recipe, check_budget
-from isobatch.run import store
+from isobatch.run import store, trackers
 from isobatch.run.cohort import (
     Member,
     Pool,
@@ -28,6 +28,7 @@ from isobatch.run.cohort import (
     why_alone,
 )
 from isobatch.run.divergence import Diverged
+from isobatch.run.loop import OnIteration
 from isobatch.run.sinks import LINE_SECONDS, Sink
 from isobatch.run.training import (
     Run,
@@ -85,30 +86,41 @@ def begun_in(folder: str | Path) -> list[tuple[Recipe, Path]]:
 
 
 def train_seeds(
-    jobs: Sequence[tuple[Recipe, Path]], *, width: int | None = None, quiet: bool = False
+    jobs: Sequence[tuple[Recipe, Path]],
+    *,
+    width: int | None = None,
+    quiet: bool = False,
+    track: Iterable[str] = (),
+    on_iteration: OnIteration | None = None,
 ) -> list[Outcome]:
     """Train runs of one recipe with different seeds, in this process; go on with those begun.
 
-    They are trained as a cohort where they can be, whose stack is `width` wide.
+    They are trained as a cohort where they can be, whose stack is `width` wide. Each has trackers
+    of its own, of the kinds that `track` names. `on_iteration` is given the rows of all, and stops
+    a run by returning False.
     """
+    track = trackers.check(track)
     if why_alone(jobs[0][0]) is None:
-        found = _train_cohort(jobs, width or len(jobs), quiet)
+        found = _train_cohort(jobs, width or len(jobs), quiet, track, on_iteration)
         if found is not None:
             return found
     outcomes: list[Outcome] = []
     for recipe, path in jobs:
-        outcomes.append(_train_alone(recipe, path))
+        outcomes.append(_train_alone(recipe, path, track, on_iteration))
         if outcomes[-1].run.interrupted:
             break
     return outcomes
 
 
-def train_on_all_cores(jobs: Sequence[tuple[Recipe, Path]], quiet: bool = False) -> int:
+def train_on_all_cores(
+    jobs: Sequence[tuple[Recipe, Path]], quiet: bool = False, track: Iterable[str] = ()
+) -> int:
     """Train runs with different seeds in as many processes as there are cores; say how they ended.
 
     To be called where nothing has been computed yet: the processes are forked. Returns the exit
     code: 0, 130 where they were stopped, 1 where one failed.
     """
+    track = trackers.check(track)
     for recipe, _ in jobs:
         check_budget(recipe)
         algos.check(recipe)
@@ -120,10 +132,10 @@ def train_on_all_cores(jobs: Sequence[tuple[Recipe, Path]], quiet: bool = False)
     first, *others = [jobs[k : k + width] for k in range(0, len(jobs), width)]
     if not quiet:
         _introduce(jobs, 1 + len(others), width)
-    children = [_fork(each, width) for each in others]
+    children = [_fork(each, width, track) for each in others]
     code = STOPPED  # As long as nothing else is known: an exception stops the others too.
     try:
-        code = _tell(train_seeds(first, width=width, quiet=quiet))
+        code = _tell(train_seeds(first, width=width, quiet=quiet, track=track))
     finally:
         if code == STOPPED:
             for child in children:
@@ -133,7 +145,7 @@ def train_on_all_cores(jobs: Sequence[tuple[Recipe, Path]], quiet: bool = False)
     return max([code, *(FAILED if each < 0 else each for each in codes)])
 
 
-def _fork(jobs: Sequence[tuple[Recipe, Path]], width: int) -> int:
+def _fork(jobs: Sequence[tuple[Recipe, Path]], width: int, track: Sequence[str]) -> int:
     """Train some of the runs in a process of their own, which ends with this one."""
     parent = os.getpid()
     gc.freeze()  # What is this process's to clean up is not the other's.
@@ -143,7 +155,7 @@ def _fork(jobs: Sequence[tuple[Recipe, Path]], width: int) -> int:
     code = FAILED
     try:
         end_with(parent)
-        code = _tell(train_seeds(jobs, width=width, quiet=True))
+        code = _tell(train_seeds(jobs, width=width, quiet=True, track=track))
     except UserError as error:
         say(f"isobatch: {one_line(error)}", error=True)
         code = 2
@@ -154,17 +166,24 @@ def _fork(jobs: Sequence[tuple[Recipe, Path]], width: int) -> int:
         os._exit(code)
 
 
-def _train_alone(recipe: Recipe, path: Path) -> Outcome:
+def _train_alone(
+    recipe: Recipe, path: Path, track: Sequence[str], on_iteration: OnIteration | None
+) -> Outcome:
+    asked = {"quiet": True, "track": track, "on_iteration": on_iteration}
     try:
         if (path / "recipe.toml").exists():
-            return Outcome(resume(path, env=recipe.env, quiet=True))
-        return Outcome(train(recipe=recipe, out=path, quiet=True))
+            return Outcome(resume(path, env=recipe.env, **asked))
+        return Outcome(train(recipe=recipe, out=path, **asked))
     except UserError as error:
         return Outcome(Run(path), error)
 
 
 def _train_cohort(
-    jobs: Sequence[tuple[Recipe, Path]], width: int, quiet: bool
+    jobs: Sequence[tuple[Recipe, Path]],
+    width: int,
+    quiet: bool,
+    track: Sequence[str],
+    on_iteration: OnIteration | None,
 ) -> list[Outcome] | None:
     """Train them as a cohort; None where the observations turn out to be images.
 
@@ -177,7 +196,9 @@ def _train_cohort(
                 opened.append(_open(recipe, path, held))
             except UserError as error:
                 refused[path] = Outcome(Run(path), error)
-        found = _train_opened(opened, width, quiet, held) if opened else {}
+        found: dict[Path, Outcome] | None = {}
+        if opened:
+            found = _train_opened(opened, width, quiet, track, on_iteration, held)
         if found is None:
             return None
         return [(refused | found)[path] for _, path in jobs]
@@ -214,7 +235,12 @@ def _open(recipe: Recipe, path: Path, held: ExitStack) -> Opened:
 
 
 def _train_opened(
-    jobs: Sequence[Opened], width: int, quiet: bool, held: ExitStack
+    jobs: Sequence[Opened],
+    width: int,
+    quiet: bool,
+    track: Sequence[str],
+    on_iteration: OnIteration | None,
+    held: ExitStack,
 ) -> dict[Path, Outcome] | None:
     """Train runs as a cohort; return how each ended, None where observations are images."""
     device = choose_device(jobs[0].recipe.machine.device)
@@ -233,8 +259,8 @@ def _train_opened(
             held.callback(directory.release)
         else:
             restore(state, directory, recipe, job.checkpoint)
-        sinks = () if quiet else (lines.of(recipe.seed),)
-        members.append(Member(state, directory, sinks, job.made))
+        sinks = [*([] if quiet else [lines.of(recipe.seed)]), *trackers.make(track)]
+        members.append(Member(state, directory, sinks, job.made, on_iteration))
     train_cohort(members, pool, width)
     for each, job in zip(members, jobs, strict=True):
         unusable = each.failure is not None and not isinstance(each.failure, Diverged)

@@ -1,8 +1,8 @@
 """Where a run's rows go: its metrics file, the terminal, and whatever a user adds.
 
-All are sinks: told when the run starts, of every row, of notes within long iterations, and when it
-stops. Several listen at once. One that raises is reported once and never stops the run; only the
-metrics file, without which there is no run, may.
+All are sinks: told when the run starts, of every row and evaluation, of notes within long
+iterations, and when it stops. Several listen at once. One that raises is reported once and never
+stops the run; only the metrics file, without which there is no run, may.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LINE_SECONDS = 10.0
 """Plain output gets a line about this often."""
 METHODS = ("start", "row", "note", "stop")
+"""What a sink must have."""
 
 
 class Sink:
@@ -30,6 +31,9 @@ class Sink:
 
     def row(self, row: dict[str, Any]) -> None:
         """An iteration ended: its row of metrics."""
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        """The policy was evaluated while training: the evaluation's row."""
 
     def note(self, text: str) -> None:
         """Something goes on within an iteration that takes long."""
@@ -59,6 +63,10 @@ class Sinks(Sink):
     def row(self, row: dict[str, Any]) -> None:
         """Tell all, each with a row of its own."""
         self._tell(lambda sink: sink.row(dict(row)))
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        """Tell those that listen to evaluations; sinks that are no `Sink` need not."""
+        self._tell(lambda sink: _evaluation(sink)(dict(row)))
 
     def note(self, text: str) -> None:
         """Tell all."""
@@ -145,6 +153,10 @@ def _phase(row: dict[str, Any]) -> str:
     if row["phase_disk_bytes"]:
         place += f", {size(row['phase_disk_bytes'])} on disk"
     return f"phase iteration {row['phase_iteration']:.0f}: {place}"
+
+
+def _evaluation(sink: Sink) -> Callable[[dict[str, Any]], None]:
+    return getattr(sink, "evaluation", lambda row: None)
 
 
 def _name(sink: object) -> str:

@@ -63,7 +63,10 @@ CLOCK_COLUMNS = (
 KEPT_CHECKPOINTS = 2
 GROWN = re.compile(r"(actions|phase)-[0-9]+\.bin")
 """Files that exact resuming needs."""
-OF_A_RUN = (METRICS, EVALUATIONS, PROFILE, "policy.safetensors", "policies", "checkpoints")
+OF_A_RUN = (
+    METRICS, EVALUATIONS, PROFILE, "policy.safetensors", "policies", "checkpoints", "tensorboard",
+    "wandb",
+)  # fmt: skip
 """What training writes into a run directory, beside the recipe."""
 
 

@@ -20,7 +20,7 @@ from isobatch.errors import UserError, understanding
 from isobatch.models import EncoderFactory
 from isobatch.presets import family_preset, preset
 from isobatch.recipe import USERS_OWN, Recipe, check_budget
-from isobatch.run import exact, store
+from isobatch.run import exact, store, trackers
 from isobatch.run.divergence import Diverged
 from isobatch.run.environments import Environments
 from isobatch.run.live import terminal
@@ -75,6 +75,7 @@ def train(
     on_iteration: OnIteration | None = None,
     quiet: bool = False,
     profile: bool | Clock = False,
+    track: str | Iterable[str] = (),
     **overrides: Any,
 ) -> Run:
     """Train a policy and return its run.
@@ -84,10 +85,11 @@ def train(
     names (`n_envs=64`). `encoder` names one of the built-in encoders, or is a module of your own
     or a function from `ObservationLayout` to one. `sinks` hear of the run beside its metrics file
     and, unless `quiet`, the terminal; `on_iteration` is given each row, and stops the run, saved,
-    by returning False. With `profile` the run says at its end where the time went, and keeps it
-    in profile.json; a clock of the caller's began before.
+    by returning False. `track` names trackers, tensorboard or wandb, which are sinks too. With
+    `profile` the run says at its end where the time went, and keeps it in profile.json; a clock of
+    the caller's began before.
     """
-    clock = _clock(profile)
+    clock, sinks = _clock(profile), [*sinks, *trackers.make(track)]
     custom = None if isinstance(encoder, str) else encoder
     if encoder is not None:
         overrides["encoder"] = encoder if isinstance(encoder, str) else "custom"
@@ -131,6 +133,7 @@ def resume(
     on_iteration: OnIteration | None = None,
     quiet: bool = False,
     profile: bool | Clock = False,
+    track: str | Iterable[str] = (),
 ) -> Run:
     """Go on with a run from its last good checkpoint, to a longer budget if one is given.
 
@@ -142,9 +145,9 @@ def resume(
 
     A run trained with `exact_resume` goes on in its old environments: they are made again and taken
     through all their actions. `allow_inexact` takes new ones, and another machine, all the same.
-    `profile` is as in `train`, of this sitting.
+    `profile` is as in `train`, of this sitting, and so is `track`.
     """
-    clock = _clock(profile)
+    clock, sinks = _clock(profile), [*sinks, *trackers.make(track)]
     directory = store.RunDirectory.open(path)
     try:
         recipe = directory.recipe
