@@ -98,9 +98,7 @@ async def training(
         environments.keep_actions(directory.folder)
     heard = Sinks([MetricsFile(directory)], sinks)
     clock = profile.clock
-    marks = Marks(
-        directory, state, environments.make_env, heard.evaluation, evaluate, clock
-    )
+    marks = Marks(directory, state, environments.make_env, heard.evaluation, evaluate, clock)
     context = Context(state, environments.chunk_size, directory.path, heard.note, gradient, clock)
     learner = make_learner(context)
     keeper = Keeper(directory, environments, learner, stop)

@@ -17,9 +17,9 @@ from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError, understanding
 from isobatch.machine import fingerprint
 from isobatch.recipe import USERS_OWN, Recipe
+from isobatch.rows import line_of, row_of
 from isobatch.run.loop import OnIteration
 from isobatch.run.reading import read_metrics, read_numbers
-from isobatch.run.rows import line_of, row_of
 from isobatch.run.seeds import train_seeds
 from isobatch.run.store import CLOCK_COLUMNS
 from isobatch.run.training import train
