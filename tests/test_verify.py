@@ -183,7 +183,7 @@ def test_a_resumed_run_is_compared_up_to_there(run, verified):
 
 
 def test_a_run_resumed_exactly_is_compared_as_a_whole(verified):
-    asked = TINY | {"exact_resume": True, "quiet": True}
+    asked: dict[str, Any] = TINY | {"exact_resume": True, "quiet": True}
     run = isobatch.train(
         "CartPole-v1", out="run", on_iteration=lambda row: row["iterations"] < 2, **asked
     )
