@@ -25,8 +25,8 @@ OWN_FLAGS = {"--spo-penalty", "--advantage-bound"}
 """Of the objective and the algorithm that the pages on extending register."""
 
 
-FOREIGN = {"--key", "--num-envs"}
-"""In running text: flags of other libraries."""
+FOREIGN = {"--key", "--logdir", "--num-envs"}
+"""In running text: flags of other libraries and programs."""
 
 
 class Parsed(Exception):
