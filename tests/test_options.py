@@ -7,7 +7,7 @@ import math
 import pytest
 
 from isobatch import cli
-from isobatch.cli import evaluate, flags, probe, rescale, study, train
+from isobatch.cli import evaluate, flags, probe, report, rescale, study, train
 from isobatch.errors import UserError
 from isobatch.presets import preset
 from isobatch.recipe import Recipe
@@ -26,7 +26,7 @@ COMMANDS = {
     "rescale": (rescale.rescale, ["CartPole-v1"]),
     "probe": (probe.probe, ["run"]),
     "study": (study.study, ["phasic"]),
-    "report": (study.report, ["study"]),
+    "report": (report.report, ["study"]),
 }
 FLOATS = (flags.positive_number, flags._number, flags._number_or_none)
 READERS = (flags.whole_number, *FLOATS)
