@@ -9,7 +9,7 @@ from pages import Browser, needs_chromium, plot
 from test_run_page import GIF, HOSTILE, STRANGE, rows_of
 
 from isobatch import report
-from isobatch.report import course
+from isobatch.report.course import AXES
 
 pytestmark = needs_chromium
 MARKS = "'.scatterlayer .trace path, .barlayer .trace path'"
@@ -70,7 +70,7 @@ def test_the_switch_moves_every_curve_to_another_axis(browser, run):
         for name in ("training", "entropy", "time"):
             assert browser.run(f"{plot(name)}.data[0].x") == [row[axis] for row in rows]
         title = browser.run(f"{plot('evaluation')}.querySelector('.xtitle').textContent")
-        assert title == course.AXES[axis]
+        assert title == AXES[axis]
         assert browser.run(f"{plot('timeline')}.data[0].x") == [rows[19][axis], rows[-1][axis]]
         assert browser.run(path)
 
