@@ -327,7 +327,7 @@ def test_a_terminal_shows_progress_and_readings(command, monkeypatch):
     words = [word for word in TINY if word != "--quiet"]
     code, output, complaints = command("train", "CartPole-v1", *words, "--out", "run")
     assert (code, complaints) == (0, "")
-    assert all(reading in output for reading in ("/32", "steps/s", "KL", "clip", "saved in run"))
+    assert all(reading in output for reading in ("of 32", "steps/s", "KL", "clip", "saved in run"))
 
 
 def test_numbers_may_be_written_as_people_write_them(command):
