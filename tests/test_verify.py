@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from isobatch.run.sealed import read_sealed, write_sealed
 from isobatch.run.seeds import seed_paths, train_seeds
 from isobatch.run.store import read_metrics
 
-TINY = {"n_envs": 2, "n_steps": 8, "n_minibatches": 2, "n_epochs": 1, "total_timesteps": 64}
+TINY: dict[str, Any] = {
+    "n_envs": 2, "n_steps": 8, "n_minibatches": 2, "n_epochs": 1, "total_timesteps": 64,
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -180,7 +183,7 @@ def test_a_resumed_run_is_compared_up_to_there(run, verified):
 
 
 def test_a_run_resumed_exactly_is_compared_as_a_whole(verified):
-    asked = TINY | {"exact_resume": True, "quiet": True}
+    asked: dict[str, Any] = TINY | {"exact_resume": True, "quiet": True}
     run = isobatch.train(
         "CartPole-v1", out="run", on_iteration=lambda row: row["iterations"] < 2, **asked
     )
