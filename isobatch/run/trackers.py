@@ -10,12 +10,12 @@ import math
 import os
 import secrets
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any, NamedTuple
 
 from isobatch.errors import UserError, nearest
@@ -33,6 +33,8 @@ PATIENCE = 30.0
 """Seconds that a run waits at its end for what is not written yet."""
 ANSWER_SECONDS, UPLOAD_SECONDS = 10.0, 5.0
 """How long W&B's server has to answer, and at the end for what is not uploaded yet."""
+EVERY_SECONDS = 1.0
+"""How often rows are written: threads that take turns at every row cost training more."""
 FLUSH_SECONDS = 10
 """How long TensorBoard's events may wait for the disk."""
 GROUPS = {
@@ -106,7 +108,8 @@ class Tracker(Sink):
     def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
         """Open it, in its thread."""
         self._failure: Exception | None = None
-        self._queue: SimpleQueue[tuple[int, Named, dict[str, Any]] | None] = SimpleQueue()
+        self._rows: deque[tuple[int, Named, dict[str, Any]]] = deque()
+        self._over = Event()
         about = About(recipe, fingerprint(), Path(path), env_steps)
         self._thread = Thread(target=self._work, args=(about,), daemon=True)
         self._thread.start()
@@ -121,7 +124,7 @@ class Tracker(Sink):
 
     def stop(self) -> None:
         """Wait until everything is written, but not for ever."""
-        self._queue.put(None)
+        self._over.set()
         try:
             self._thread.join(PATIENCE)
         except KeyboardInterrupt:
@@ -132,7 +135,7 @@ class Tracker(Sink):
 
     def _put(self, env_steps: int, names: Named, row: dict[str, Any]) -> None:
         self._raise_failure()
-        self._queue.put((env_steps, names, row))
+        self._rows.append((env_steps, names, row))
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -142,9 +145,12 @@ class Tracker(Sink):
         try:
             self._open(about)
             try:
-                while (found := self._queue.get()) is not None:
-                    env_steps, names, row = found
-                    self._write(env_steps, names(row))
+                over = False
+                while not over:
+                    over = self._over.wait(EVERY_SECONDS)
+                    while self._rows:
+                        env_steps, names, row = self._rows.popleft()
+                        self._write(env_steps, names(row))
             finally:
                 self._close()
         except Exception as error:
