@@ -56,6 +56,7 @@ GROUPS = {
 """Where a row's columns are shown; others, an algorithm's own among them, under train."""
 DIAGNOSTICS = (
     "weight_norm", "kurtosis", "policy_variance", "importance_ess", "rank", "dormant", "coverage",
+    "visited",
 )  # fmt: skip
 """Parts of the names of other diagnostics, which have the actor or the critic in theirs too."""
 _GROUP = {column: group for group, columns in GROUPS.items() for column in columns}
