@@ -58,7 +58,7 @@ SWEEPS = {
         {w: shaped(16, 128, hidden_sizes=(w, w)) for w in (16, 64, 256, 1024)},
     ),
     "seeds": Sweep(
-        "seeds in one process, 8 x 128",
+        "seeds in one command, 8 x 128",
         {s: shaped(8, 128, n_seeds=s) for s in (1, 2, 5, 10, 20)},
     ),
 }
