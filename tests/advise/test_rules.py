@@ -213,9 +213,9 @@ def test_large_returns_are_told_of_separate_networks_too():
 
 def test_signs_of_instability_are_notes_in_runs_that_learn():
     """Of FrozenLake8x8-v1, which learns, the actor's rank falls from 23 to 14 in 100,000 steps."""
-    falling: dict[str, Any] = {"feature_rank_actor": lambda p: 24 - 18 * p}
-    assert spoken(CARTPOLE, rows(**falling))["feature-rank"].severity == "warning"
-    found = spoken(CARTPOLE, rows(episode_return=learning, **falling))["feature-rank"]
+    sleeping: dict[str, Any] = {"dormant_fraction_actor": lambda p: 0.05 + 0.5 * p}
+    assert spoken(CARTPOLE, rows(**sleeping))["dormant-units"].severity == "warning"
+    found = spoken(CARTPOLE, rows(episode_return=learning, **sleeping))["dormant-units"]
     assert found.severity == "note"
 
 
