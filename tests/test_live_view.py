@@ -68,4 +68,3 @@ def test_lines_say_a_finding_once(capsys):
         lines.row(ROW | {"env_steps": 70 * k})
     out = capsys.readouterr().out
     assert out.count("few-updates") == 1
-    assert "readings" not in out

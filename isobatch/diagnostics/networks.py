@@ -32,7 +32,7 @@ def dormant_fraction(activations: Tensor | Sequence[Tensor], tau: float = DORMAN
     places too, as in the authors' code. All units of a layer that is zero throughout are dormant.
     """
     layers = [activations] if isinstance(activations, Tensor) else list(activations)
-    means = [_mean_magnitudes(layer) for layer in layers]
+    means = [mean_magnitudes(layer) for layer in layers]
     units = sum(len(each) for each in means)
     if not units or not all(bool(each.isfinite().all()) for each in means):
         return math.nan
@@ -40,8 +40,8 @@ def dormant_fraction(activations: Tensor | Sequence[Tensor], tau: float = DORMAN
     return dormant / units
 
 
-def _mean_magnitudes(layer: Tensor) -> Tensor:
-    """Return mean |h| of each unit, [H]."""
+def mean_magnitudes(layer: Tensor) -> Tensor:
+    """Return mean |h| over the batch of each unit of a layer [B, H] or [B, C, ...], [H]."""
     if layer.ndim < 2:
         raise ValueError(f"activations [B, H] or [B, C, ...], got {tuple(layer.shape)}")
     others = [k for k in range(layer.ndim) if k != 1]

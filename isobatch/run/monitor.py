@@ -22,6 +22,7 @@ from isobatch.diagnostics import (
     singular_values,
     srank,
 )
+from isobatch.diagnostics.networks import mean_magnitudes
 from isobatch.experience import Rollout
 from isobatch.models import ActorCritic, Agent
 from isobatch.models.agent import evaluation_mode
@@ -144,7 +145,7 @@ def _activations(encoder: Encoder, observations: dict[str, Tensor]) -> tuple[Ten
     for rows in _chunks(observations):
         layers = encoder.activations(rows)
         features.append(layers[-1])
-        magnitudes.append([_by_unit(layer) for layer in layers])
+        magnitudes.append([mean_magnitudes(layer) for layer in layers])
     return torch.cat(features), [torch.stack(layer) for layer in zip(*magnitudes, strict=True)]
 
 
@@ -154,11 +155,6 @@ def _chunks(observations: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     step = AT_ONCE if "image" in observations else count
     for first in range(0, count, step):
         yield {part: each[first : first + step] for part, each in observations.items()}
-
-
-def _by_unit(layer: Tensor) -> Tensor:
-    """Return mean |h| of the units of a layer [B, H], or [B, C, ...] of channels: [H]."""
-    return layer.abs().mean([k for k in range(layer.ndim) if k != 1])
 
 
 def _of_policy(state: TrainState, rollout: Rollout) -> Columns:
