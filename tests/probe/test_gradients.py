@@ -6,8 +6,9 @@ from hand_made import PLAIN, begin, experience
 
 from isobatch import envs, losses
 from isobatch.algos.ppo import Gathering, terms
+from isobatch.noise.samples import Of, output_of, per_sample
 from isobatch.presets import preset
-from isobatch.probe.gradients import Of, Sketch, directions, output_of, per_sample
+from isobatch.probe.gradients import Sketch, directions
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
 
