@@ -46,6 +46,11 @@ def settings(said):
     return rows[0], rows[1]
 
 
+def words(said, start):
+    """Return the words of the shell command that is to be pasted, the last thing said."""
+    return shlex.split(said[said.index(start) :].replace("\\\n", " "))
+
+
 def call(said):
     """Return the keyword arguments of each call in the Python that is to be pasted."""
     code = said[said.index("from stable_baselines3") :]
@@ -76,10 +81,10 @@ def test_the_question_is_answered_first_and_in_numbers(ask):
     assert stays["minibatches per epoch"] == ("256", "256")
     budget = "In a budget of 1,000,000 steps: 61 iterations, 156,160 gradient steps, before and"
     assert budget in unwrapped(said)
-    rows = [line.split() for line in said.splitlines() if " in " in line and " of " in line[:40]]
-    assert ["*", "rollout", *"64x256 in 256 of 64 0.0003 61 156,160".split()] in rows
-    assert ["minibatch-size", *"64x2048 in 2048 of 64 0.0003 7 143,360".split()] in rows
-    assert ["minibatches", *"64x2048 in 256 of 512 0.00084853 7 17,920".split()] in rows
+    rows = [unwrapped(line) for line in said.splitlines()]
+    assert "* rollout 64x256 in 256 of 64 0.0003 61 156,160" in rows
+    assert "minibatch-size 64x2048 in 2048 of 64 0.0003 7 143,360" in rows
+    assert "minibatches 64x2048 in 256 of 512 0.00084853 7 17,920" in rows
 
 
 def test_the_record_says_what_to_expect_and_on_which_side_the_recipe_is(ask):
@@ -101,7 +106,8 @@ def test_few_iterations_are_warned_of(ask):
     assert "61 iterations, 156,160 gradient steps -> 7 iterations, 17,920 gradient steps" in said
     assert "! the budget holds only 7 iterations, where there were 61" in said
     assert "Recommended instead: --keep rollout, because" in said
-    assert "1 iteration," in unwrapped(ask(f"{SB3} --n-envs 512 --keep minibatches --verbose"))
+    said = unwrapped(ask(f"{SB3} --n-envs 256 --keep minibatches"))
+    assert "-> 1 iteration, 2,560 gradient steps." in said
 
 
 @pytest.mark.parametrize(
@@ -147,13 +153,12 @@ def test_other_libraries_are_answered_in_their_names(ask):
     assert stays.keys() == {"num_steps", "num_minibatches", "update_epochs"}
     assert "! update_epochs 4: the rules hold for one epoch" in said
     assert "n_envs" not in said.replace("n_envs x 8", "")
-    command = shlex.split(said[said.index("python cleanrl") :])
+    command = words(said, "python cleanrl")
     assert command[command.index("--num-envs") + 1] == "32"
     assert command[command.index("--learning-rate") + 1] == "0.0005"
-    assert "\\" not in command
-    words = "num_envs=8 num_steps_per_env=64 num_mini_batches=4 num_learning_epochs=5 gamma=0.99"
+    given = "num_envs=8 num_steps_per_env=64 num_mini_batches=4 num_learning_epochs=5 gamma=0.99"
     rest = "entropy_coef=0 schedule=fixed max_iterations=100"
-    moves, _ = settings(ask(f"--from rsl_rl {words} {rest} --n-envs 4"))
+    moves, _ = settings(ask(f"--from rsl_rl {given} {rest} --n-envs 4"))
     assert moves["num_envs"] == ("8", "4")
     assert moves["max_iterations"] == ("100", "200")
     moves, _ = settings(ask("--from ppo-ewma workers=4 --n-envs 64"))
@@ -167,7 +172,7 @@ QUESTIONS = [
     f"{SB3} --n-envs 2",
     f"{SB3} --n-envs 64 --to cleanrl",
     "--from cleanrl --num-envs 4 --n-envs 64",
-    "--from zoo n_envs=8 n_steps=1024 n_epochs=4 --n-envs 3000 --n-steps 2048 --minibatch-size 1024",
+    "--from zoo n_envs=8 n_steps=1024 --n-envs 3000 --n-steps 2048 --minibatch-size 1024",
     "--from ppo-ewma workers=4 --n-envs 16 --betas",
     "CartPole-v1 --n-envs 64",
     "CartPole-v1 --algo ppo-ewma --n-envs 2",
@@ -215,7 +220,7 @@ def test_no_warning_is_lost_and_what_matters_comes_first(ask):
 
 
 def test_the_object_prints_as_the_command(ask):
-    given = {"n_envs": 8, "total_timesteps": 1e6}
+    given = {"n_envs": 8, "total_timesteps": 1_000_000}
     asked = isobatch.rescale(given, library="sb3", env="LunarLander-v3", n_envs=64)
     assert f"{asked}\n" == ask(f"{SB3} --n-envs 64")
     assert f"{isobatch.rescale('CartPole-v1', n_envs=2)}\n" == ask("CartPole-v1 --n-envs 2")
@@ -256,19 +261,16 @@ def test_a_run_is_rescaled_from_python(tmp_path):
     assert str(rescaled) == str(isobatch.rescale(tmp_path / "run", n_envs=2))
 
 
-def test_the_command_to_train_gives_the_rescaled_recipe(ask, monkeypatch):
-    trained = []
-    monkeypatch.setattr(
-        "isobatch.run.training.train", lambda recipe, **_: trained.append(recipe) or SystemExit
-    )
-    monkeypatch.setattr("isobatch.cli.train._report", lambda run: 0)
+def test_the_command_to_train_gives_the_rescaled_recipe(ask):
     Path("tuned.toml").write_text(PPO.replace(max_grad_norm=None, seed=7).to_toml())
-    for source in ("CartPole-v1 --algo ppo-ewma", "tuned.toml"):
-        said = ask(f"{source} --n-envs 2 --betas --write saved.toml")
-        assert main(shlex.split(said[said.index("isobatch train") :])[1:]) == 0
-        said = ask(f"{source} --n-envs 2 --betas")
-        assert main(shlex.split(said[said.index("isobatch train") :])[1:]) == 0
-        assert trained[-2:] == [Recipe.load("saved.toml")] * 2
+    small = ["--total-timesteps", "256", "--quiet", "--out"]
+    for name, source in (("preset", "CartPole-v1 --algo ppo-ewma"), ("file", "tuned.toml")):
+        saved = words(ask(f"{source} --n-envs 2 --betas --write saved.toml"), "isobatch train")
+        direct = words(ask(f"{source} --n-envs 2 --betas"), "isobatch train")
+        assert saved[1:] == ["train", "--recipe", "saved.toml"]
+        expected = Recipe.load("saved.toml").replace(total_timesteps=256)
+        assert main([*direct[1:], *small, name]) == 0
+        assert Recipe.load(f"{name}/recipe.toml") == expected
 
 
 def test_what_differs_here_is_said_to_who_trains_here(ask):
