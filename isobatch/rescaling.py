@@ -123,23 +123,23 @@ def _imported(library: str, given: Mapping[str, Any], env: str | None) -> Source
     """Read another library's settings, and say what budget is assumed where they have none."""
     recipe, unknown = exchange.read(library, given, env)
     budget = ""
-    if not exchange.has_budget(library, given, env):
-        steps, budget = _assumed(recipe.env)
-        recipe = recipe.replace(total_timesteps=steps)
+    if key := exchange.missing_budget(library, given, env):
+        steps, whose = _assumed(recipe.env)
+        recipe, budget = recipe.replace(total_timesteps=steps), f"{whose}; {key}=N says another"
     return Source(
         recipe, format=library, given=given, unknown=tuple(map(printable, unknown)), budget=budget
     )
 
 
 def _assumed(env: str) -> tuple[int, str]:
-    """Return the budget of an environment's preset, or else a usual one; and what it is."""
+    """Return the budget of an environment's preset, or else a usual one; and whose it is."""
     try:
         if env != USERS_OWN:
             steps = presets.preset(env).total_timesteps
-            return steps, f"assumed, {env}'s preset; total_timesteps=N says another"
+            return steps, f"assumed, {env}'s preset"
     except UserError:
         pass  # An environment that is not known here.
-    return presets.GENERIC["total_timesteps"], "assumed; total_timesteps=N says another"
+    return presets.GENERIC["total_timesteps"], "assumed"
 
 
 def _spoken(rescaled: Rescaled, found: Source, to: str | None) -> Rescaled:

@@ -104,11 +104,12 @@ def names(source: str, given: Mapping[str, Any], env: str | None = None) -> dict
     return own | {field: name for field, name in format.synonyms.items() if name in table}
 
 
-def has_budget(source: str, given: Mapping[str, Any], env: str | None = None) -> bool:
-    """Say whether the dictionary, or else the library's own default, has a budget."""
+def missing_budget(source: str, given: Mapping[str, Any], env: str | None = None) -> str:
+    """Return the key of the budget where neither the dictionary nor a default has it, else ''."""
     format = _format(source)
     flat = format.flatten(given, env)
-    return format.budget in flat or format.table(flat)[format.budget].default is not None
+    known = format.budget in flat or format.table(flat)[format.budget].default is not None
+    return "" if known else format.budget
 
 
 def complete(source: str, given: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
