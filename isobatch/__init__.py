@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from isobatch.objectives import objective as objective
     from isobatch.presets import preset as preset
     from isobatch.recipe import Recipe as Recipe
+    from isobatch.rescaling import rescale as rescale
     from isobatch.run.policy import Policy as Policy
     from isobatch.run.policy import evaluate as evaluate
     from isobatch.run.policy import load as load
@@ -39,6 +40,7 @@ _HOMES = {
     "load": "isobatch.run.policy",
     "objective": "isobatch.objectives",
     "preset": "isobatch.presets",
+    "rescale": "isobatch.rescaling",
     "resume": "isobatch.run.training",
     "train": "isobatch.run.training",
 }
@@ -57,6 +59,7 @@ __all__ = [
     "objective",
     "preset",
     "probe",
+    "rescale",
     "resume",
     "train",
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from isobatch.errors import printable
@@ -64,6 +66,34 @@ def duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+WIDTH = 80
+"""Columns of a terminal that everything fits."""
+
+
+def wrapped(text: str, hanging: str = "") -> list[str]:
+    """Break a text at words into lines of at most `WIDTH`, the later ones after `hanging`."""
+    return textwrap.wrap(
+        text, WIDTH, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def folded(words: Sequence[str]) -> str:
+    """Return a shell command, broken before its flags into lines of at most `WIDTH`."""
+    parts: list[str] = []
+    for word in words:
+        if parts and not word.startswith("--"):
+            parts[-1] += f" {shlex.quote(word)}"
+        else:
+            parts.append(shlex.quote(word))
+    lines = parts[:1]
+    for part in parts[1:]:
+        if len(f"{lines[-1]} {part} \\") <= WIDTH:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(f"    {part}")
+    return " \\\n".join(lines)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -33,23 +33,32 @@ def command(capsys):
     return run
 
 
+def unwrapped(said):
+    """Return what was said without the breaks of its lines."""
+    return " ".join(said.split())
+
+
 @pytest.mark.parametrize("source", ["tuned.toml", "run"])
 def test_a_recipe_or_a_run_is_rescaled_with_reasons(source, command):
-    code, said, _ = command(f"rescale {source} --n-envs 16")
+    code, said, _ = command(f"rescale {source} --n-envs 16 --verbose")
     assert code == 0
-    assert "256 x 256 = 65,536 rows in 8 minibatches of 8,192 -> 16 x 256 = 4,096" in said
-    assert "minibatch size: c_opt 16; old / new rollout size: c_iter 16" in said
-    rows = {line.split()[0]: line for line in said.splitlines() if line}
-    assert rows["learning_rate"].split()[1:3] == ["0.0005", "0.000125"]
-    assert rows["proximal_decay"].split()[1:3] == ["0.88889", "0.99225"]
-    assert rows["advantage_decay"].split()[1:3] == ["0", "0.88235"]
-    assert rows["n_policy_iterations"].split()[1:3] == ["32", "512"]
-    assert "/ sqrt(c_opt)" in rows["learning_rate"]
+    rows = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line[:2] == "  "}
+    assert rows["n_envs"] == ["256", "16"]
+    assert rows["minibatch_size"] == ["8192", "512"]
+    assert rows["learning_rate"] == ["0.0005", "0.000125"]
+    assert rows["proximal_decay"] == ["0.88889", "0.99225"]
+    assert rows["advantage_decay"] == ["0", "0.88235"]
+    assert rows["n_policy_iterations"] == ["32", "512"]
+    assert "minibatch /16 (c_opt 16), rollout /16 (c_iter 16)" in said
+    assert "learning_rate 0.0005 -> 0.000125: / sqrt(c_opt); the noise of adam's step" in said
+    assert "c_opt" not in command(f"rescale {source} --n-envs 16")[1]
 
 
 def test_the_runs_measured_noise_scale_is_heeded(command):
     _, said, _ = command("rescale run --n-envs 64")
-    assert "minibatches of 2,048 rows are above the measured noise scale of 1,000" in said
+    assert "minibatches of 2,048 rows are above the measured noise scale of 1,000" in unwrapped(
+        said
+    )
     _, said, _ = command("rescale tuned.toml --n-envs 64 --noise-scale 3000")
     assert "near the measured noise scale of 3,000" in said
     _, said, _ = command("rescale tuned.toml --n-envs 64")
@@ -61,7 +70,7 @@ def test_a_rescaled_recipe_is_written_whole(command):
         "rescale tuned.toml --n-envs 64 --n-steps 64 --minibatch-size 512 --write small.toml"
     )
     assert code == 0
-    assert "written to small.toml" in said
+    assert "saved to small.toml; train with:\nisobatch train --recipe small.toml\n" in said
     expected = TUNED.rescale(n_envs=64, n_steps=64, minibatch_size=512).recipe
     assert Recipe.load("small.toml") == expected
 
@@ -69,7 +78,7 @@ def test_a_rescaled_recipe_is_written_whole(command):
 def test_an_environments_preset_is_rescaled(command):
     code, said, _ = command("rescale CoinrunHard-v0 --algo ppg-ewma --n-envs 64 --write small.toml")
     assert code == 0
-    assert "256 x 256 = 65,536 rows" in said
+    assert "Change n_envs from 256 to 64, learning_rate from 0.0005 to 0.00025" in said
     assert Recipe.load("small.toml") == TUNED.rescale(n_envs=64).recipe
     assert command("rescale CoinrunHard-v0 --n-envs 64 --write ppo.toml")[0] == 0
     assert Recipe.load("ppo.toml").algo == "ppo"
@@ -194,35 +203,37 @@ def test_names_are_escaped_in_the_image():
     assert ElementTree.fromstring(image) is not None
 
 
-def test_other_ways_to_as_many_environments_are_said_in_a_line_each(command):
+def test_the_ways_to_as_many_environments_are_side_by_side(command):
     Path("ppo.toml").write_text(preset("CartPole-v1", n_epochs=4, learning_rate=1e-3).to_toml())
     _, said, _ = command("rescale ppo.toml --n-envs 64 --keep minibatches")
-    assert "in 100,000 environment steps: 97 iterations, 1,552 gradient steps -> 12 " in said
-    lines = {line.split(":")[0]: line for line in said.splitlines() if line.startswith("--keep")}
-    assert lines.keys() == {"--keep rollout", "--keep minibatch-size"}
-    assert "64 x 16 in 4 minibatches of 256, learning_rate stays" in lines["--keep rollout"]
-    assert "64 x 128 in 32 minibatches of 256" in lines["--keep minibatch-size"]
-    _, said, _ = command("rescale ppo.toml --n-envs 64 --keep rollout --write kept.toml")
-    assert "--keep minibatches: 64 x 128 in 4 minibatches of 2,048" in said
-    assert "learning_rate -> 0.0028284" in said
-    assert "gae_lambda" in said
+    assert "97 iterations, 1,552 gradient steps -> 12 iterations, 192 gradient" in unwrapped(said)
+    assert "! the budget holds only 12 iterations, where there were 97" in said
+    table = {line[2:].split("  ")[0]: line for line in said.splitlines() if "x" in line[:25]}
+    assert unwrapped(table["rollout"]) == "* rollout 64x16 in 4 of 256 0.001 97 1,552"
+    assert unwrapped(table["minibatch-size"]).startswith("minibatch-size 64x128 in 32 of 256 0.001")
+    assert unwrapped(table["minibatches"]).endswith("64x128 in 4 of 2048 0.0028284 12 192")
+    _, said, _ = command("rescale ppo.toml --n-envs 64 --keep rollout --write kept.toml --verbose")
+    assert "gae_lambda 1 would give" in unwrapped(said)
     assert Recipe.load("kept.toml").batch.n_steps == 16
     _, said, _ = command("rescale ppo.toml --n-envs 24")
-    assert "--keep minibatches was chosen: 1,024 rows do not divide by n_envs 24" in said
-    assert "--keep rollout: not possible" in said
+    assert "because a rollout of 1,024 transitions does not divide by n_envs 24" in unwrapped(said)
+    assert "Not possible here: keep rollout: 1,024 rows do not divide" in unwrapped(said)
 
 
 def test_the_way_taken_without_being_told_is_that_of_the_evidence(command):
     Path("ppo.toml").write_text(preset("CartPole-v1").to_toml())
     _, said, _ = command("rescale ppo.toml --n-envs 64 --write up.toml")
-    assert "--keep rollout was chosen: n_steps 16 still covers GAE's horizon of 8.47 steps" in said
+    assert "n_steps 16 still covers GAE's horizon of 8.47 steps" in unwrapped(said)
     assert Recipe.load("up.toml") == preset("CartPole-v1", n_envs=64, n_steps=16)
     _, said, _ = command("rescale ppo.toml --n-envs 256 --write far.toml")
-    assert "n_steps 4 would not cover GAE's horizon of 8.47 steps" in said
+    assert "n_steps 4, which does not cover GAE's horizon of 8.47 steps" in unwrapped(said)
     assert Recipe.load("far.toml").batch.n_steps == 128
-    for less in ("--n-envs 2", "--n-envs 64 --n-steps 128", "--n-envs 64 --minibatch-size 256"):
-        _, said, _ = command(f"rescale ppo.toml {less} --write other.toml")
-        assert "was chosen" not in said
+    _, said, _ = command("rescale ppo.toml --n-envs 2 --write down.toml")
+    assert "Recommended because fewer environments leave more updates" in unwrapped(said)
+    assert Recipe.load("down.toml") == preset("CartPole-v1").rescale(n_envs=2).recipe
+    for more in ("--n-envs 64 --n-steps 128", "--n-envs 64 --minibatch-size 256"):
+        _, said, _ = command(f"rescale ppo.toml {more} --write other.toml")
+        assert "Recommended" not in said
         assert Recipe.load("other.toml").batch.n_steps == 128
 
 
@@ -234,5 +245,5 @@ def test_an_epsilon_beside_which_the_moments_are_small_is_said(command):
     assert "adam_eps" not in command("rescale small --n-envs 2")[1]
     _, said, _ = command("rescale large --n-envs 2")
     assert "! adam_eps 1 is over a tenth of sqrt(v) for" in said
-    assert "--betas moves it to 2 (x sqrt(c_opt))" in said
+    assert "--betas moves it to 2 (x sqrt(c_opt))" in unwrapped(said)
     assert "is over a tenth" not in command("rescale large --n-envs 2 --betas")[1]

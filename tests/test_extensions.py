@@ -204,9 +204,10 @@ class TestAlgorithms:
         assert all("skipped" in row for row in run.metrics)
         assert run.metrics[0]["grad_steps"] == 4
         assert main(["eval", str(run.path), "--episodes", "2"]) == 0
-        assert main(["rescale", str(run.path), "--n-envs", "8", "--keep", "minibatches"]) == 0
+        words = ["--n-envs", "8", "--keep", "minibatches", "--verbose"]
+        assert main(["rescale", str(run.path), *words]) == 0
         # PPO's limit holds for what is like it.
-        assert "ppo-ewma with proximal_decay" in capsys.readouterr().out
+        assert "ppo-ewma with proximal_decay" in " ".join(capsys.readouterr().out.split())
         isobatch.resume(run.path, total_timesteps=1024, quiet=True)
         none = isobatch.train(recipe=recipe.replace(least_rows=1e6), out=tmp_path / "n", **TINY)
         assert none.metrics[-1]["grad_steps"] == 0

@@ -100,7 +100,7 @@ def test_one_factor_after_the_other_is_both_at_once(recipe, first, second):
 
 def test_nothing_asked_changes_nothing():
     rescaled = rescale(REFERENCE)
-    assert rescaled == (REFERENCE, [], [])
+    assert (rescaled.recipe, rescaled.changes, rescaled.warnings) == (REFERENCE, [], [])
 
 
 def test_the_two_factors_are_apart():

@@ -55,6 +55,11 @@ def formats() -> dict[str, str]:
     return {name: each.summary for name, each in FORMATS.items()}
 
 
+def title(source: str) -> str:
+    """Return the library's own name."""
+    return _format(source).summary.partition(":")[0]
+
+
 def arguments(source: str, words: Sequence[str]) -> dict[str, Any]:
     """Return a format's dictionary from words: key=value, --key value, one .json or .yaml file."""
     return parse_arguments(_format(source), words)
@@ -91,9 +96,57 @@ def write(target: str, recipe: Recipe, given: Mapping[str, Any] | None = None) -
     return Exported(restored, missing, format.text(flat, restored, recipe.env))
 
 
+def names(source: str, given: Mapping[str, Any], env: str | None = None) -> dict[str, str]:
+    """Return the format's name for each field of a recipe that it has, minibatch_size included."""
+    format = _format(source)
+    table = format.table(format.flatten(given, env))
+    own = {key.field: name for name, key in table.items() if key.field}
+    return own | {field: name for field, name in format.synonyms.items() if name in table}
+
+
+def missing_budget(source: str, given: Mapping[str, Any], env: str | None = None) -> str:
+    """Return the key of the budget where neither the dictionary nor a default has it, else ''."""
+    format = _format(source)
+    flat = format.flatten(given, env)
+    known = format.budget in flat or format.table(flat)[format.budget].default is not None
+    return "" if known else format.budget
+
+
+def complete(source: str, given: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """Return `given`, from which the recipe was read, with the keys a user should see at any rate.
+
+    Those are the budget, and what has the library's default without being given.
+    """
+    format = _format(source)
+    like = format.flatten(given, _named(recipe))
+    table, values = format.table(like), export(format, recipe, like)
+    seen = {
+        name: values[name]
+        for name in format.always
+        if name in values
+        and (name == format.budget or table[name].read(values[name]) == table[name].default)
+    }
+    return {name: value for name, value in seen.items() if name not in like} | dict(given)
+
+
+def compare(
+    source: str, given: Mapping[str, Any], old: Recipe, new: Recipe
+) -> dict[str, tuple[Any, Any]]:
+    """Return every key that the recipes decide, with its value for the old one and for the new."""
+    format = _format(source)
+    like = format.flatten(given, _named(old))
+    before, after = (export(format, recipe, like) for recipe in (old, new))
+    return {name: (before.get(name), value) for name, value in after.items()}
+
+
+def _named(recipe: Recipe) -> str | None:
+    """Return the recipe's environment, None where it has no id."""
+    return None if recipe.env.startswith("python:") else recipe.env
+
+
 def _changed(format: Format, recipe: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given flat keys with those the recipe has moved."""
-    like = format.flatten(given, None if recipe.env.startswith("python:") else recipe.env)
+    like = format.flatten(given, _named(recipe))
     before, _ = build(format, like, recipe.env)
     old, new = export(format, before, like), export(format, recipe, like)
     table = format.table(like)

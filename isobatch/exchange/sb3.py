@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from isobatch.batch import Batch
@@ -88,6 +89,7 @@ class Sb3(Format):
     budget = "total_timesteps"
     always = ("n_envs", "n_steps", "batch_size", "n_epochs", "learning_rate", "total_timesteps")
     aliases = ALIASES
+    synonyms = MappingProxyType({"minibatch_size": "batch_size", "learning_rate": "learning_rate"})
 
     def flatten(self, given: Mapping[str, Any], env: str | None = None) -> dict[str, Any]:
         """Take the budget by either of its names."""

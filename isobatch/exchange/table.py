@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from isobatch.errors import UserError, nearest, shown
@@ -82,6 +83,8 @@ class Format(ABC):
     """Keys written even where they have the library's default."""
     derived: tuple[str, ...] = ()
     """Keys the library fills in itself: checked when read, never written."""
+    synonyms: Mapping[str, str] = MappingProxyType({})
+    """Keys that mean a field of the recipe, or its minibatch_size, without being it one to one."""
     has_env: bool = True
     """True where the configuration names its environment."""
 

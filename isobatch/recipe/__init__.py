@@ -2,6 +2,7 @@
 
 from isobatch.plain import literal
 from isobatch.recipe.checks import memory_size
+from isobatch.recipe.flags import as_flags
 from isobatch.recipe.tables import (
     ENVS_PER_SEGMENT,
     USERS_OWN,
@@ -30,6 +31,7 @@ __all__ = [
     "Optimizer",
     "Recipe",
     "Schedule",
+    "as_flags",
     "check_budget",
     "literal",
     "memory_size",

@@ -406,6 +406,15 @@ class Recipe:
         """Return every leaf field by its flat name."""
         return {name: value for name, _, value in leaves(self)}
 
+    def differing(self, other: Recipe) -> dict[str, Any]:
+        """Return the fields in which another recipe differs, with its values."""
+        known = self.values
+        return {
+            name: value
+            for name, value in other.values.items()
+            if name not in known or known[name] != value
+        }
+
     def replace(self, /, **overrides: Any) -> Recipe:
         """Return a recipe with the fields named, whatever table they are in, replaced.
 

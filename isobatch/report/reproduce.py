@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError
 from isobatch.presets import preset
-from isobatch.recipe import Recipe
+from isobatch.recipe import Recipe, as_flags
 
 
 def command(recipe: Recipe) -> str:
@@ -16,15 +15,13 @@ def command(recipe: Recipe) -> str:
     try:
         require_trusted(recipe.env, None)
         base = preset(recipe.env, recipe.algo)
-        differing = _differing(base, recipe)
+        differing = base.differing(recipe)
         if base.replace(**differing) != recipe:
             return ""
     except UserError:
         return ""  # An environment, algorithm or objective that is not known here.
     words = ["isobatch", "train", recipe.env, *(["--algo", recipe.algo] * (recipe.algo != "ppo"))]
-    for name, value in differing.items():
-        words += _flag(name, value)
-    return shlex.join(words)
+    return shlex.join([*words, *as_flags(differing)])
 
 
 def from_file(recipe: Recipe, name: str = "recipe.toml") -> str:
@@ -35,22 +32,3 @@ def from_file(recipe: Recipe, name: str = "recipe.toml") -> str:
     except UserError:
         words += ["--env", recipe.env]
     return shlex.join(words)
-
-
-def _differing(base: Recipe, recipe: Recipe) -> dict[str, Any]:
-    """Return the fields in which a recipe differs from another."""
-    known = base.values
-    return {
-        name: value
-        for name, value in recipe.values.items()
-        if name not in known or known[name] != value
-    }
-
-
-def _flag(name: str, value: Any) -> list[str]:
-    flag = "--" + name.replace("_", "-")
-    if isinstance(value, bool):
-        return [flag if value else f"--no-{flag[2:]}"]
-    if isinstance(value, tuple):
-        return [flag, *map(str, value)]
-    return [flag, "none" if value is None else str(value)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from isobatch.batch import Batch
@@ -11,13 +12,16 @@ from isobatch.scaling.horizon import horizon
 
 Keep = Literal["rollout", "minibatch-size", "minibatches"]
 KEEPS: tuple[Keep, ...] = get_args(Keep)
-FITS: dict[Keep, str] = {
-    "rollout": "fits while n_steps covers GAE's horizon",
-    "minibatch-size": "fits where the minibatch is already as large as the device or the noise "
-    "scale allows (arXiv 2603.06009)",
-    "minibatches": "fits one epoch and minibatches well below the noise scale (arXiv 2110.00641)",
+WAYS: dict[Keep, str] = {
+    "rollout": "the same rollout, n_steps against n_envs; all else stays. Fits while n_steps "
+    "covers GAE's horizon.",
+    "minibatch-size": "the same minibatch and step size, another number of minibatches (a fixed "
+    "inner loop, arXiv 2603.06009). Fits where the minibatch is already as large as the device or "
+    "the noise scale allows.",
+    "minibatches": "a larger or smaller minibatch, the step size by the rules (arXiv 2110.00641). "
+    "Fits one epoch, and minibatches well below the noise scale.",
 }
-"""When each way is the one to take."""
+"""What each way does, and when it fits."""
 
 
 def kept_sizes(batch: Batch, given: dict[str, Any], keep: str | None) -> dict[str, Any]:
@@ -40,33 +44,40 @@ def kept_sizes(batch: Batch, given: dict[str, Any], keep: str | None) -> dict[st
     return given
 
 
-def advised_keep(recipe: Recipe, given: dict[str, Any]) -> tuple[Keep | None, str]:
-    """Return the way to more environments, where nothing else is given, and why; None otherwise.
+def advised_keep(recipe: Recipe, given: Mapping[str, Any]) -> tuple[Keep | None, str]:
+    """Return the way to another number of environments, where nothing else is given, and why.
 
-    The evidence is docs/results/scale-up.md: with eight times the environments, the same rollout
-    came closest to the tuned recipe on the three tasks where its steps still covered GAE's horizon;
-    larger rollouts leave an eighth of the updates. On the fourth, where they did not, every way
-    lost. Downwards there are more updates, and the rules hold (docs/results/rescale.md).
+    The evidence is in `record`. With eight times the environments the same rollout came closest to
+    the tuned recipe on the three tasks where its steps still covered GAE's horizon; larger rollouts
+    leave an eighth of the updates. On the fourth, where they did not, every way lost. Downwards
+    there are more updates, and the rules hold. None where the question is another.
     """
     old, new = recipe.batch.n_envs, given.get("n_envs")
-    if given.keys() != {"n_envs"} or new is None or new <= old:
+    if given.keys() != {"n_envs"} or new is None or new == old:
         return None, ""
-    rows, reach = recipe.batch.rollout_size, _reach(recipe)
+    if new < old:
+        return "minibatches", (
+            "fewer environments leave more updates in the budget, and where that was tried the "
+            "rules lost nothing that shows"
+        )
+    rows, reach = recipe.batch.rollout_size, gae_horizon(recipe)
     steps = rows // new
     if rows % new or rows % recipe.batch.n_minibatches:
-        return "minibatches", f"{rows:,} rows do not divide by n_envs {new}"
+        return "minibatches", f"a rollout of {rows:,} transitions does not divide by n_envs {new}"
     if steps < reach:
         return "minibatches", (
-            f"n_steps {steps} would not cover GAE's horizon of {reach:.3g} steps; where that was "
-            "tried, every way learned much less than the tuned recipe"
+            f"the same rollout would leave n_steps {steps}, which does not cover GAE's horizon of "
+            f"{reach:.3g} steps. Where that was tried, every way learned much less than the tuned "
+            "recipe"
         )
     return "rollout", (
-        f"n_steps {steps} still covers GAE's horizon of {reach:.3g} steps: where that was tried, "
-        "this came closest to the tuned recipe, and larger rollouts learned less"
+        f"the budget holds as many updates as before, and n_steps {steps} still covers GAE's "
+        f"horizon of {reach:.3g} steps"
     )
 
 
-def _reach(recipe: Recipe) -> float:
+def gae_horizon(recipe: Recipe) -> float:
+    """Return how many steps GAE of this recipe looks ahead."""
     return horizon(recipe.objective.gamma, recipe.objective.gae_lambda)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from isobatch.recipe import Recipe
 from isobatch.scaling.factors import Factors, decay_of_mass, decay_of_span
@@ -15,21 +16,36 @@ NEAR = 0.5
 """Minibatches of this part of the noise scale are no longer well below it."""
 
 
+class Caution(NamedTuple):
+    """Something that is not kept the same, in a sentence."""
+
+    text: str
+    matters: bool = True
+    """False: a detail, for those who ask for all of it."""
+
+
+def by_importance(cautions: Sequence[Caution]) -> list[Caution]:
+    """Return what matters first, otherwise in the order given."""
+    return sorted(cautions, key=lambda caution: not caution.matters)
+
+
 def limits(
     recipe: Recipe,
     factors: Factors,
     noise_scale: float | None = None,
     moved: Collection[str] = (),
-) -> list[str]:
+) -> list[Caution]:
     """Say what of the recipe the rules do not keep the same; `moved` are the fields they moved."""
     if not factors.differ:
         return []
-    said = [limit(recipe, factors) for limit in LIMITS]
+    main = [] if noise_scale is None else [_beyond_noise(factors, noise_scale)]
+    main += [limit(recipe, factors) for limit in LIMITS]
+    details = [limit(recipe, factors) for limit in DETAILS]
     if "max_grad_norm" not in moved:
-        said.append(_clipped_gradient(recipe, factors))
-    if noise_scale is not None:
-        said.append(_beyond_noise(factors, noise_scale))
-    return [line for line in said if line is not None]
+        details.append(_clipped_gradient(recipe, factors))
+    return [Caution(text) for text in main if text is not None] + [
+        Caution(text, matters=False) for text in details if text is not None
+    ]
 
 
 def _several_epochs(recipe: Recipe, factors: Factors) -> str | None:
@@ -102,7 +118,7 @@ def _clipped_gradient(recipe: Recipe, factors: Factors) -> str | None:
         return None
     return (
         f"max_grad_norm {bound:g} clips a gradient whose noise depends on the minibatch size: "
-        f"where noise dominates, {bound * math.sqrt(factors.opt):.4g} (x sqrt(c_opt)) clips as "
+        f"when noise dominates, {bound * math.sqrt(factors.opt):.4g} (x sqrt(c_opt)) clips as "
         "often as before"
     )
 
@@ -159,10 +175,14 @@ def _beyond_noise(factors: Factors, noise_scale: float) -> str | None:
 LIMITS: list[Limit] = [
     _several_epochs,
     _other_epochs,
-    _step_limited_from_acting,
-    _normalized_over_rollouts,
-    _normalized_in_minibatches,
     _stops_at_kl,
     _staleness,
-    _lookahead,
 ]
+"""What may change learning, the most important first."""
+DETAILS: list[Limit] = [
+    _step_limited_from_acting,
+    _lookahead,
+    _normalized_in_minibatches,
+    _normalized_over_rollouts,
+]
+"""What made no clear difference where it was tried, or was not tried."""

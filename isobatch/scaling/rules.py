@@ -12,7 +12,7 @@ up to rounding, as long as nothing was clamped; what was is said.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from isobatch.errors import UserError
@@ -25,7 +25,7 @@ from isobatch.scaling.factors import (
     span,
 )
 from isobatch.scaling.keep import Keep, kept_sizes
-from isobatch.scaling.limits import limits
+from isobatch.scaling.limits import Caution, by_importance, limits
 
 ROOT_RULE = ("adam", "radam", "rmsprop")
 """Optimisers that divide by the gradient's own size, and so move by the square root."""
@@ -43,45 +43,42 @@ class Change(NamedTuple):
     reason: str
 
 
-class Rescaled(NamedTuple):
-    """A recipe at another batch, how it came about, and what to know about it."""
+class Moved(NamedTuple):
+    """A recipe at another batch, what moved by which rule, and what the rules do not keep."""
 
     recipe: Recipe
     changes: list[Change]
-    warnings: list[str]
+    cautions: list[Caution]
 
 
-def rescale(
+class Options(NamedTuple):
+    """What else is to move, and what is known of the gradient's noise."""
+
+    betas: bool = False
+    """Adam's decays and epsilon, or SGD's momentum, too."""
+    grad_norm: bool = False
+    """The gradient's bound too."""
+    noise_scale: float | None = None
+    """The run's measured one, in rows."""
+
+
+RULES_ALONE = Options()
+
+
+def move(
     recipe: Recipe,
-    *,
-    n_envs: int | None = None,
-    n_steps: int | None = None,
-    n_minibatches: int | None = None,
-    minibatch_size: int | None = None,
-    n_epochs: int | None = None,
+    sizes: Mapping[str, int],
     keep: Keep | None = None,
-    betas: bool = False,
-    grad_norm: bool = False,
-    noise_scale: float | None = None,
-) -> Rescaled:
-    """Return the recipe at another batch, its hyperparameters moved by the rules.
+    options: Options = RULES_ALONE,
+) -> Moved:
+    """Return the recipe at the batch of `sizes`, its hyperparameters moved by the rules.
 
-    What of the batch is not given stays: with `n_envs` alone the number of minibatches, so that
-    both batch sizes move together, as in the paper. `keep` says otherwise: rollout,
-    minibatch-size or minibatches. `betas` moves Adam's decays and epsilon (or SGD's momentum) too,
-    `grad_norm` the gradient's bound; `noise_scale` is the run's measured one.
+    What of the batch is not given stays, or what `keep` says: see `rescale`.
     """
+    noise_scale = options.noise_scale
     if noise_scale is not None and not 0 < noise_scale < math.inf:
         raise UserError(f"noise_scale must be a positive number of rows, got {noise_scale}")
-    sizes = {
-        "n_envs": n_envs,
-        "n_steps": n_steps,
-        "n_minibatches": n_minibatches,
-        "minibatch_size": minibatch_size,
-        "n_epochs": n_epochs,
-    }
-    given = {name: value for name, value in sizes.items() if value is not None}
-    reshaped = recipe.replace(**kept_sizes(recipe.batch, given, keep))
+    reshaped = recipe.replace(**kept_sizes(recipe.batch, dict(sizes), keep))
     if reshaped.batch.rollout_size % reshaped.batch.n_minibatches:
         raise UserError(
             f"{reshaped.batch.n_envs} x {reshaped.batch.n_steps} = "
@@ -91,13 +88,14 @@ def rescale(
     factors = Factors(recipe.batch, reshaped.batch)
     changes = _batch_changes(recipe, reshaped)
     warnings: list[str] = []
-    for rule in _rules(betas, grad_norm):
+    for rule in _rules(options.betas, options.grad_norm):
         changes += rule(recipe, factors, warnings)
     moved = {change.field: change.new for change in changes if change.rule != BATCH_RULE}
     for name, value in moved.items():
         _refuse_meaningless(name, value, factors)
-    warnings += limits(recipe, factors, noise_scale, moved)
-    return Rescaled(reshaped.replace(**moved), changes, warnings)
+    cautions = limits(recipe, factors, noise_scale, moved)
+    cautions += [Caution(warning) for warning in warnings]
+    return Moved(reshaped.replace(**moved), changes, by_importance(cautions))
 
 
 BATCH_RULE = "as requested"

@@ -6,7 +6,7 @@ from functools import cache
 
 from isobatch.batch import Batch, Stage, parse_schedule
 from isobatch.recipe import Recipe
-from isobatch.scaling.rules import rescale
+from isobatch.scaling.rules import move
 
 
 def at(recipe: Recipe, env_steps: int) -> Recipe:
@@ -29,7 +29,7 @@ def at_batch(recipe: Recipe, batch: Batch) -> Recipe:
 def _staged(recipe: Recipe, stage: Stage) -> Recipe:
     """Return the recipe at a stage; every iteration asks, and it takes milliseconds."""
     if recipe.reshape.rescale:
-        return rescale(recipe, **stage.sizes).recipe
+        return move(recipe, stage.sizes).recipe
     return recipe.replace(**stage.sizes)
 
 
