@@ -24,8 +24,8 @@ function screenColours() {
   return { ink: colour("--ink"), line: colour("--line"), paper: colour("--paper") };
 }
 
-// Numbers on axes are the same in all figures: 0.005, 20, 1.5k, 2M. SI prefixes are for large numbers
-// only: by them alone 0.005 would be 5m.
+// Ticks are alike in all figures: 0.005, 20, 1.5k, 2M. By the distance of ticks, since SI prefixes
+// alone would make 5m of 0.005.
 const TICKS = {
   tickformatstops: [
     { dtickrange: [null, 0.9999], value: "~g" },
@@ -34,7 +34,7 @@ const TICKS = {
 };
 
 function template({ ink, line, paper }) {
-  const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, ...TICKS };
+  const axis = { gridcolor: line, zerolinecolor: line, linecolor: line };
   return {
     layout: {
       font: { family: "system-ui, sans-serif", size: 13, color: ink },
@@ -72,10 +72,10 @@ function logTicks(axis, values) {
   };
 }
 
-function withLogTicks(data, layout) {
+function withTicks(data, layout) {
   const axes = Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name));
-  const logarithmic = axes.filter(([, axis]) => axis.type === "log");
-  const ticked = logarithmic.map(([name, axis]) => {
+  const ticked = axes.map(([name, axis]) => {
+    if (axis.type !== "log") return [name, { ...axis, ...TICKS }];
     const id = name.replace("axis", "");
     const drawn = data.filter((trace) => (trace[`${id[0]}axis`] ?? id[0]) === id);
     return [name, logTicks(axis, drawn.flatMap((trace) => trace[id[0]] ?? []))];
@@ -105,7 +105,7 @@ function escaped(text) {
 function draw(plot, { data, layout }) {
   // Dragging on a touch screen scrolls the page.
   const dragmode = touch ? false : "zoom";
-  const fitting = withBrokenTitle(withLogTicks(data, layout), plot.clientWidth);
+  const fitting = withBrokenTitle(withTicks(data, layout), plot.clientWidth);
   const themed = { ...fitting, template: template(screenColours()), dragmode };
   // On a resize Plotly forgets the layout's height and asks the element.
   plot.style.height = `${themed.height}px`;
