@@ -16,6 +16,7 @@ from hypothesis.extra.numpy import arrays
 from pages import Elements
 
 from isobatch.errors import UserError
+from isobatch.estimate import Estimate
 from isobatch.pages import figures
 from isobatch.run.store import EVALUATIONS
 from isobatch.study import report
@@ -28,6 +29,7 @@ from isobatch.study.report.page import SYMBOLS
 from isobatch.study.results import Results
 from isobatch.study.stats import (
     bootstrap_ci,
+    bootstrap_difference,
     bootstrap_pair_ci,
     iqm,
     mean,
@@ -375,6 +377,9 @@ def test_estimates_lie_in_their_own_intervals(scores, rolled):
         *(each for arms in summary.aggregates(arms).values() for each in arms.values()),
         *summary.improvements(arms).values(),
     ]
+    estimates.append(
+        Estimate(mean(scores) - mean(other), *bootstrap_difference(scores, other, mean))
+    )
     for value, low, high in estimates:
         assert low <= value <= high
     at = summary.thresholds(arms)

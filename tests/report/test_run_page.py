@@ -419,6 +419,26 @@ def test_several_runs_are_overlaid(three):
     assert page.data["figures"]["training-2"]["data"][0]["line"]["color"] == colours[2]
 
 
+def test_figures_without_some_of_the_runs_say_so(tmp_path):
+    paths = [write_run(tmp_path / name, rows=6) for name in "abc"]
+    (paths[1] / "evaluations.jsonl").unlink()
+    rows = [row | {"episode_return": None, "grad_norm": None} for row in rows_of(paths[2])]
+    (paths[2] / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = page_of(*map(report.read, paths))
+    titles = {
+        name: figure["layout"]["title"]["text"] for name, figure in page.data["figures"].items()
+    }
+    assert titles["evaluation"] == "Evaluation return (2 of 3 runs)"
+    assert titles["training"] == "Training return (2 of 3 runs)"
+    assert titles["grad_norm"] == "Gradient norm (2 of 3 runs)"
+    assert titles["entropy"] == "Entropy"
+    assert "Not evaluated while training, so without a curve of evaluations: b." in page.words
+    assert "so there is no curve of training returns: c." in page.words
+    alone = page_of(report.read(paths[1]))
+    assert "without a curve" not in alone.words
+    assert alone.data["figures"]["training"]["layout"]["title"]["text"] == "Training return"
+
+
 def test_several_runs_have_a_table_of_scores_and_of_differences(three):
     page = page_of(*(report.read(three / name) for name in "abc"))
     last = rows_of(three / "c")[-1]["episode_return"]
