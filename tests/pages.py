@@ -1,41 +1,17 @@
-"""Pages as tests read them: as text, or in Chromium, spoken to over its debugging pipe."""
+"""Pages as tests read them: as text, or in Chromium."""
 
-import fcntl
 import json
-import os
-import select
-import shutil
-import subprocess
-import sys
-import time
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
+from benchmarks.browser import CHROMIUM, PATIENCE, Browser
+
+__all__ = ["PATIENCE", "Browser", "Elements", "needs_chromium", "plot"]
+
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium found: the page is not tested in a browser"
 )
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-    "--no-first-run", "--disable-dev-shm-usage", "--remote-debugging-pipe",
-)  # fmt: skip
-# The browser reads commands from descriptor 3 and answers on 4, which subprocess cannot arrange.
-LAUNCH = """
-import os, sys
-os.dup2(int(sys.argv[1]), 3), os.dup2(int(sys.argv[2]), 4)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-PATIENCE = 30.0
-COMPLAINTS = (
-    "Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown",
-    "Page.javascriptDialogOpening",
-)  # fmt: skip
-"""What a browser says of a page, or a page to its reader, when something is wrong with it."""
 
 
 class Elements(HTMLParser):
@@ -72,97 +48,6 @@ class Elements(HTMLParser):
     @property
     def data(self) -> dict:
         return json.loads(next(text for text in self.scripts if text.startswith('{"name"')))
-
-
-class Browser:
-    """Chromium with one page open."""
-
-    def __init__(self, folder: Path) -> None:
-        self.downloads = folder / "downloads"
-        commands, self._commands = _pipe()
-        self._answers, answers = _pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, str(commands), str(answers), str(CHROMIUM), *FLAGS,
-             f"--user-data-dir={folder / 'profile'}", "about:blank"],
-            pass_fds=(commands, answers), stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(commands)
-        os.close(answers)
-        self._session, self._count, self._unread = None, 0, b""
-        self.requests: list[str] = []
-        self.complaints: list[str] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = attached["sessionId"]
-        for domain in ("Network", "Runtime", "Log", "Page"):
-            self.call(f"{domain}.enable")
-        allowed = {"behavior": "allow", "downloadPath": str(self.downloads)}
-        self.call("Browser.setDownloadBehavior", **allowed)
-
-    def open(self, path: Path) -> None:
-        """Show a page and wait until its figures are drawn."""
-        self.call("Page.navigate", url=path.as_uri())
-        self.wait("document.documentElement?.dataset.drawn")
-
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and return its answer."""
-        self._count += 1
-        command = {"id": self._count, "method": method, "params": params}
-        if self._session:
-            command["sessionId"] = self._session
-        os.write(self._commands, json.dumps(command).encode() + b"\0")
-        while True:
-            message = self._next()
-            if message.get("method") == "Network.requestWillBeSent":
-                self.requests.append(message["params"]["request"]["url"])
-            if message.get("method") in COMPLAINTS:
-                self.complaints.append(json.dumps(message))
-            if message.get("id") == self._count:
-                assert "error" not in message, message
-                return message["result"]
-
-    def run(self, script: str) -> Any:
-        """Return what a JavaScript expression comes to."""
-        answer = self.call(
-            "Runtime.evaluate",
-            expression=script,
-            returnByValue=True,
-            awaitPromise=True,
-        )
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
-
-    def wait(self, script: str) -> Any:
-        """Wait until an expression is true."""
-        over = time.monotonic() + PATIENCE
-        while not (value := self.run(script)):
-            assert time.monotonic() < over, f"waited in vain for {script}"
-            time.sleep(0.02)
-        return value
-
-    def close(self) -> None:
-        """End the browser, which it takes the end of its commands for."""
-        os.close(self._commands)
-        self._process.wait(PATIENCE)
-        os.close(self._answers)
-
-    def _next(self) -> dict[str, Any]:
-        while b"\0" not in self._unread:
-            assert select.select([self._answers], [], [], PATIENCE)[0], "the browser is silent"
-            read = os.read(self._answers, 1 << 20)
-            assert read, "the browser has ended"
-            self._unread += read
-        message, _, self._unread = self._unread.partition(b"\0")
-        return json.loads(message)
-
-
-def _pipe() -> tuple[int, int]:
-    """Return a pipe's ends, clear of the descriptors that the browser wants."""
-    ends = os.pipe()
-    high = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
-    for end in ends:
-        os.close(end)
-    return high[0], high[1]
 
 
 def plot(name: str) -> str:

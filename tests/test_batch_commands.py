@@ -194,6 +194,7 @@ def test_steps_that_are_not_drawn_one_by_one_are_said():
     assert len(image) < 50_000
     assert "prefers-color-scheme: dark" in image
     assert "... 100 epochs" in diagram.text(recipe)
+    assert max(map(len, diagram.text(recipe).splitlines())) <= diagram.COLUMNS
     assert "|" * diagram.MOST_MARKS + " ... 8,192" in diagram.text(recipe)
 
 

@@ -61,14 +61,14 @@ def study(arguments: list[str]) -> int:
         help="parameters of submitit, e.g. slurm_partition=cpu timeout_min=600",
     )  # fmt: skip
     parser.add_argument(
-        "--retry-failed", action="store_true", help="run failed runs again, from scratch"
+        "--retry-failed", action="store_true", help="retry failed runs, from scratch"
     )
     parser.add_argument(
         "--env", action="append", default=[], metavar="MODULE:ID",
         help="allow importing a module that an environment of the study names",
     )  # fmt: skip
     parser.add_argument(
-        "--no-cohorts", action="store_true", help="train each run by itself, none together"
+        "--no-cohorts", action="store_true", help="train runs one at a time, none together"
     )
     parser.add_argument("--quiet", action="store_true", help="print only the verdicts")
     parsed = parser.parse_args(arguments)
@@ -102,9 +102,9 @@ def _conduct(parsed: Any) -> int:
         return 0
     queue = Queue.create(root, chosen)
     for line in queue.set_aside_damaged():
-        say(f"damaged, to be run again: {line}")
+        say(f"damaged, will be run again: {line}")
     if parsed.retry_failed:
-        say(f"{counted(queue.retry_failed(), 'failed run')} to run again, from scratch")
+        say(f"retrying {counted(queue.retry_failed(), 'failed run')} from scratch")
     outcome = conduct(queue, _executor(parsed, root, workers), workers, choose_view(parsed.quiet))
     for cell, reason in outcome.failed.items():
         say(f"failed: {cell}: {reason}")
@@ -135,9 +135,9 @@ def finish(root: Path, failed: bool, out: Path | None = None) -> int:
             )
     _say_unscaled(results)
     for verdict in verdicts(results):
-        say(f"{verdict.claim.text}\n  {verdict.sentence}")
+        say("\n  ".join([verdict.claim.text, verdict.sentence, *verdict.pulls]))
     done = len(results.having("done"))
-    say(f"report of {done} of {counted(len(results.records), 'run')}: {page}")
+    say(f"report of {done} of {counted(len(results.records), 'run')} saved to {page}")
     return 1 if failed else 0
 
 
@@ -177,7 +177,7 @@ def _show_plan(chosen: Study, workers: int, root: Path, quiet: bool) -> None:
         say(f"{chosen.name}: {runs} of {chosen.budget:,} environment steps")
         for (arm, env), cost in costs.items():
             seeds, each = counted(count, "seed"), duration(cost.seconds)
-            alone = f"alone: {cost.why_alone}"
+            alone = f"one at a time: {cost.why_alone}"
             how = f"{cost.together} together" if cost.together > 1 else alone
             say(f"  {arm:24} {env:24} {seeds}, about {each} each, {how}")
         say(

@@ -14,13 +14,24 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 const PRINT = { ink: "#1b1f24", line: "#d9dee4", paper: "#ffffff" };
 const dark = matchMedia("(prefers-color-scheme: dark)");
+const narrow = matchMedia("(max-width: 40rem)");
 const touch = matchMedia("(pointer: coarse)").matches;
+const LETTER = 8, LINE = 20; // Pixels of a title's letter, and of its line.
 
 function screenColours() {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
   return { ink: colour("--ink"), line: colour("--line"), paper: colour("--paper") };
 }
+
+// Ticks are alike in all figures: 0.005, 20, 1.5k, 2M. By the distance of ticks, since SI prefixes
+// alone would make 5m of 0.005.
+const TICKS = {
+  tickformatstops: [
+    { dtickrange: [null, 0.9999], value: "~g" },
+    { dtickrange: [0.9999, null], value: "~s" },
+  ],
+};
 
 function template({ ink, line, paper }) {
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line };
@@ -30,10 +41,61 @@ function template({ ink, line, paper }) {
       paper_bgcolor: paper,
       plot_bgcolor: paper,
       hoverlabel: { bgcolor: paper, bordercolor: line, font: { color: ink } },
-      xaxis: axis,
-      yaxis: axis,
+      xaxis: { ...axis, hoverformat: ",.12~r" },
+      yaxis: { ...axis, hoverformat: ",.5~r" },
     },
   };
+}
+
+function shortNumber(digit, power) {
+  if (power >= 3 && power < 15) return digit * 10 ** (power % 3) + "kMGT"[Math.floor(power / 3) - 1];
+  if (Math.abs(power) > 5) return `${digit}e${power}`;
+  return (digit * 10 ** power).toFixed(Math.max(0, -power));
+}
+
+// A logarithmic axis has 1, 2 and 5 of each power of ten, or 1 alone over many powers.
+function logTicks(axis, values) {
+  const known = values.filter((value) => value > 0).map(Math.log10);
+  const low = axis.range?.[0] ?? Math.min(...known);
+  const high = axis.range?.[1] ?? Math.max(...known);
+  if (!isFinite(low) || !isFinite(high)) return axis;
+  const digits = high - low > 2.5 ? [1] : [1, 2, 5];
+  const ticks = [];
+  // Further than the axis reaches: it may be zoomed out of.
+  for (let power = Math.floor(low) - 3; power <= high + 3; power++) {
+    for (const digit of digits) ticks.push([digit, power]);
+  }
+  return {
+    ...axis,
+    tickvals: ticks.map(([digit, power]) => digit * 10 ** power),
+    ticktext: ticks.map(([digit, power]) => shortNumber(digit, power)),
+  };
+}
+
+function withTicks(data, layout) {
+  const axes = Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name));
+  const ticked = axes.map(([name, axis]) => {
+    if (axis.type !== "log") return [name, { ...axis, ...TICKS }];
+    const id = name.replace("axis", "");
+    const drawn = data.filter((trace) => (trace[`${id[0]}axis`] ?? id[0]) === id);
+    return [name, logTicks(axis, drawn.flatMap((trace) => trace[id[0]] ?? []))];
+  });
+  return { ...layout, ...Object.fromEntries(ticked) };
+}
+
+// A title longer than its figure is wide is broken over lines: Plotly would cut it.
+function withBrokenTitle(layout, width) {
+  const [first, ...words] = layout.title.text.replaceAll("<br>", " ").split(" ");
+  const lines = [first];
+  for (const word of words) {
+    const longer = `${lines.at(-1)} ${word}`;
+    if (longer.length * LETTER <= width) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  const title = { ...layout.title, text: lines.join("<br>") };
+  const room = LINE * (lines.length - 1);
+  const margin = { ...layout.margin, t: layout.margin.t + room };
+  return { ...layout, title, margin, height: layout.height + room };
 }
 
 function escaped(text) {
@@ -43,9 +105,10 @@ function escaped(text) {
 function draw(plot, { data, layout }) {
   // Dragging on a touch screen scrolls the page.
   const dragmode = touch ? false : "zoom";
-  const themed = { ...layout, template: template(screenColours()), dragmode };
+  const fitting = withBrokenTitle(withTicks(data, layout), plot.clientWidth);
+  const themed = { ...fitting, template: template(screenColours()), dragmode };
   // On a resize Plotly forgets the layout's height and asks the element.
-  plot.style.height = `${layout.height}px`;
+  plot.style.height = `${themed.height}px`;
   return Plotly.react(plot, data, themed, { responsive: true, displayModeBar: false });
 }
 
@@ -67,9 +130,13 @@ function showKind(box) {
   }
 }
 
-function withMetric(figure, column, curves, points) {
+function withMetric(figure, column, curves, names, points) {
   const along = (curve) => (Array.isArray(curve) ? curve : Array(points).fill(curve));
-  const data = figure.data.map((trace, arm) => ({ ...trace, y: along(curves[arm]) }));
+  const data = figure.data.map((trace, arm) => ({
+    ...trace,
+    name: names[arm] ?? trace.name,
+    y: along(curves[arm]),
+  }));
   const title = { ...figure.layout.yaxis.title, text: escaped(column) };
   return { data, layout: { ...figure.layout, yaxis: { ...figure.layout.yaxis, title } } };
 }
@@ -121,10 +188,11 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 
   function drawMetric() {
-    const { values, points, figures } = page.metrics;
+    const { values, names, points, figures } = page.metrics;
     figures.forEach((name, env) => {
       const curves = values[select.value][env];
-      draw(plots.get(name), withMetric(page.figures[name], select.value, curves, points));
+      const known = names[select.value]?.[env] ?? {};
+      draw(plots.get(name), withMetric(page.figures[name], select.value, curves, known, points));
     });
   }
 
@@ -147,6 +215,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   drawAll();
   dark.addEventListener("change", drawAll);
+  narrow.addEventListener("change", drawAll);
   select?.addEventListener("change", drawMetric);
   for (const radio of document.querySelectorAll("[name=axis]")) {
     radio.addEventListener("change", drawAll);

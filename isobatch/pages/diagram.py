@@ -16,6 +16,8 @@ MOST_STEPS, MOST_EPOCHS = 4096, 64
 """Gradient steps and epochs drawn one by one. Beyond it a step is narrower than a pixel."""
 MOST_MARKS, MOST_LINES = 40, 12
 """The same in a terminal, for the gradient steps of an epoch and for epochs."""
+COLUMNS = 80
+"""The width of a terminal."""
 DARK = (
     "@media (prefers-color-scheme: dark) { .batch-paper { fill: #15181c } .batch-ink { fill: "
     "#e4e7eb } .batch-faint { fill: #9da7b1 } .batch-box { fill: #1d2126; stroke: #59636e } "
@@ -92,13 +94,15 @@ def text(recipe: Recipe) -> str:
         arrow = "     |  " if step.name in ("rollout", "minibatches") else "  "
         lines.append(f"{step.name}: {step.size}")
         lines += [f"  {line}" for line in drawings[step.name]]
-        lines.append(f"{arrow}{step.then}")
+        rest = " " * len(arrow)
+        lines += textwrap.wrap(step.then, COLUMNS, initial_indent=arrow, subsequent_indent=rest)
     return "\n".join(lines)
 
 
 def _boxes(count: int, rows: int) -> str:
-    more = f" ... {count:,} in total" if count > BOXES else ""
-    return f"[{rows:,}]" * min(count, BOXES) + more
+    box, total = f"[{rows:,}]", f" ... {count:,} in total"
+    shown = min(count, BOXES, (COLUMNS - len(total) - 2) // len(box))
+    return box * shown + total * (shown < count)
 
 
 def _epochs(batch: Batch) -> list[str]:

@@ -94,12 +94,17 @@ def dot(row: int, estimate: Estimate, index: int) -> Figure:
 
 
 def banded(
-    at: Floats, bands: dict[str, Band], arms: Sequence[str], shape: str = "linear"
+    at: Floats,
+    bands: dict[str, Band],
+    arms: Sequence[str],
+    shape: str = "linear",
+    names: dict[str, str] | None = None,
 ) -> list[Figure]:
-    """Draw curves over their bands, all bands below all curves."""
+    """Draw curves over their bands, all bands below all curves; `names` are arms' as shown."""
     around, lines = [], []
     for arm, band in bands.items():
-        drawn = line(at, label(arm), arms.index(arm), shape)
+        name = names[arm] if names else label(arm)
+        drawn = line(at, name, arms.index(arm), shape)
         lines.append(drawn | {"y": rounded(band.middle)})
         if not np.isnan(band.low).all():
             around += _around(drawn, band, _faint(colour(arms.index(arm))))

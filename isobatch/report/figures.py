@@ -66,7 +66,7 @@ def column(
 
     `parts` names them: actor and critic of one number, or the number itself as ''.
     """
-    traces, along = [], []
+    traces, along, drawn = [], [], set()
     for index, course in enumerate(courses):
         if env is not None and course.recipe.env != env:
             continue
@@ -74,6 +74,7 @@ def column(
             series = course.series(name)
             if series is None:
                 continue
+            drawn.add(index)
             shown = [course.name] * (len(courses) > 1) + [part] * (len(parts) > 1)
             trace = _curve(
                 ", ".join(shown) or name, index if len(courses) > 1 else dash, series.values
@@ -88,6 +89,7 @@ def column(
         return None
     names = sorted(parts, key=len)
     shared = names[0].removesuffix(f"_{parts[names[0]]}") if len(parts) > 1 else names[0]
+    title += _of_all(len(drawn), courses, env)
     layout = _layout(title, label(shared, 40), len(traces) if len(traces) > 1 else 0)
     # Of zeros only Plotly would draw the axis from -1 to 1.
     if all(value is None or value >= 0 for trace in traces for value in trace["y"]):
@@ -104,7 +106,7 @@ def column(
 
 def evaluation(courses: Sequence[Course], places: Places, title: str, env: str) -> Figure | None:
     """Draw the mean return of each evaluation; of one run its episodes' spread too."""
-    traces, along = [], []
+    traces, along, drawn = [], [], 0
     for index, course in enumerate(courses):
         if course.recipe.env != env:
             continue  # Returns of different environments share no scale.
@@ -120,8 +122,10 @@ def evaluation(courses: Sequence[Course], places: Places, title: str, env: str) 
         trace = _curve(course.name, index, means[rows])
         traces.append(trace | {"mode": "lines+markers", "marker": {"size": 6}})
         along.append(name)
+        drawn += 1
     if not traces:
         return None
+    title += _of_all(drawn, courses, env)
     count = len(courses) if len(courses) > 1 else 0
     return {
         "data": traces,
@@ -198,11 +202,17 @@ def timeline(courses: Sequence[Course], places: Places) -> Figure | None:
             along.append(places.name({axis: [begins[axis], ends[axis]] for axis in AXES}))
     if not traces:
         return None
-    layout = _layout("Findings, from when on", "", 0)
+    layout = _layout("Findings", "", 0)
     layout["yaxis"] |= ticks(names) | {"range": [len(names) - 0.5, -0.5]}
     lines = sum(1 + name.count("<br>") for name in names)
     layout |= {"height": 110 + 18 * (len(names) + lines), "hovermode": "closest"}
     return {"data": traces, "layout": layout, "along": along}
+
+
+def _of_all(drawn: int, courses: Sequence[Course], env: str | None) -> str:
+    """Say of how many runs a figure has curves, where that is not all that it could have."""
+    count = sum(env is None or course.recipe.env == env for course in courses)
+    return f" ({drawn} of {count} runs)" if drawn < count else ""
 
 
 def _curve(name: str, index: int, values: Floats) -> Figure:
@@ -239,8 +249,7 @@ def _faint(tint: str, opacity: float) -> str:
 
 def _layout(title: str, y_title: str, traces: int) -> Figure:
     layout = base_layout(title, AXES["env_steps"], y_title, traces)
-    layout["xaxis"] |= {"tickformat": "~s", "rangemode": "tozero"}
-    layout["yaxis"]["exponentformat"] = "e"
+    layout["xaxis"]["rangemode"] = "tozero"
     layout["hovermode"] = "x"
     layout["height"] = 300 + 8 * traces + (20 if traces else 0)
     return layout

@@ -59,6 +59,8 @@ def render(courses: Sequence[Course]) -> str:
         runs=[_run(course, place) for place, course in enumerate(courses, start=1)],
         drawn=drawn,
         returns=[name for name in drawn if name.startswith(("evaluation", "training"))],
+        not_evaluated=[each.name for each in courses if not _is_evaluated(each)],
+        without_episode=[each.name for each in courses if each.series("episode_return") is None],
         evaluated=any(name.startswith("evaluation") for name in drawn),
         parts=list(TIMES.items()),
         others={key: key.partition(":")[2] for key in others},
@@ -103,6 +105,10 @@ def _returns(courses: Sequence[Course], places: figures.Places) -> dict[str, Fig
             courses, {"episode_return": ""}, f"Training return{on}", places, env=env
         )
     return found
+
+
+def _is_evaluated(course: Course) -> bool:
+    return course.score is not None and course.score.measure == "evaluation"
 
 
 def _others(

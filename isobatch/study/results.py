@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -160,15 +159,17 @@ class Results:
 
     @cached_property
     def columns(self) -> list[str]:
-        """The numeric metrics that every finished run logged."""
-        common: list[str] | None = None
+        """The numeric metrics that a finished run logged, in their order.
+
+        A run may lack one of them, as the return where no episode ended.
+        """
+        names: dict[str, None] = {}
         for record in self.having("done"):
             rows = self.metrics(record.cell)
             # In any row: the budget's last, short iteration may have learned nothing.
             known = {name for row in rows for name, value in row.items() if _is_number(value)}
-            names = [name for name in dict.fromkeys(itertools.chain(*rows)) if name in known]
-            common = names if common is None else [each for each in common if each in known]
-        return common or []
+            names |= dict.fromkeys(name for row in rows for name in row if name in known)
+        return list(names)
 
     @cached_property
     def _rows(self) -> dict[Cell, list[dict[str, Any]]]:

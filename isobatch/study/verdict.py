@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from isobatch.errors import UserError
 from isobatch.estimate import Estimate
@@ -11,6 +11,7 @@ from isobatch.study.claims import Claim, Contrast
 from isobatch.study.results import Results
 from isobatch.study.scores import not_normalised
 from isobatch.study.stats import (
+    Floats,
     bonferroni,
     bootstrap_difference,
     bootstrap_pair_ci,
@@ -28,6 +29,19 @@ FEWEST_RUNS = 5
 """Below, the test finds too much and the interval is too narrow: docs/results/statistics.md."""
 
 
+MOST_NAMED = 4
+"""Tasks named on either side of a disagreement."""
+
+
+class Task(NamedTuple):
+    """How one side compares with another in one environment."""
+
+    env: str
+    effect: float
+    """As `Comparison.effect`."""
+    probability: float
+
+
 @dataclass(frozen=True)
 class Comparison:
     """How one side compares with another, at the level that holds for all claims together."""
@@ -42,6 +56,7 @@ class Comparison:
     probability: float
     """That a run of the first beats one of the second."""
     ranked: bool = False
+    tasks: tuple[Task, ...] = ()
 
     @property
     def neutral(self) -> float:
@@ -52,6 +67,19 @@ class Comparison:
     def apart(self) -> bool:
         """True where the interval leaves out that there is no effect."""
         return self.low > self.neutral or self.high < self.neutral
+
+    def is_inside(self, margin: float) -> bool:
+        """Whether the interval leaves out a difference of `margin` or more."""
+        return max(abs(self.low), abs(self.high)) < margin
+
+    def is_beyond(self, margin: float) -> bool:
+        """Whether the interval leaves out a difference of `margin` or less."""
+        return self.low > margin or self.high < -margin
+
+    def is_at_odds(self, margin: float | None) -> bool:
+        """Whether one of the test and the interval decides the claim, and the other does not."""
+        decides = self.apart if margin is None else self.is_inside(margin) or self.is_beyond(margin)
+        return (self.p < LEVEL) != decides
 
     @property
     def direction(self) -> int:
@@ -88,6 +116,25 @@ class Verdict:
             f"p = {self.found.p:.3g}, {counted(self.runs, 'seed')} (interval and p "
             "Bonferroni-adjusted)"
         )
+
+    @property
+    def pulls(self) -> list[str]:
+        """Where test and interval disagree, the tasks that pull towards either side, a line each.
+
+        The test counts ranks, the interval is of the mean: one task of many may sway the second.
+        """
+        found = self.found
+        if found is None or self.verdict != "undecided" or not found.is_at_odds(self.claim.margin):
+            return []
+        tasks = sorted(found.tasks, key=lambda task: -abs(task.effect - found.neutral))
+        towards = {
+            describe(self.claim.better): [each for each in tasks if each.effect > found.neutral],
+            describe(self.claim.than): [each for each in tasks if each.effect < found.neutral],
+        }
+        return [
+            f"tasks that pull towards {side}: {_listed(each, found.ranked)}"
+            for side, each in towards.items()
+        ]
 
     @property
     def effect(self) -> float | None:
@@ -180,7 +227,26 @@ def _compare(
         inside = equivalence(x, y, claim.margin)
         p = inside if abs(effect) < claim.margin else 1 - inside
     (adjusted,) = bonferroni([p], claims)
-    return Comparison(effect, float(low), float(high), adjusted, probability, ranked)
+    tasks = tuple(
+        _task(env, x[:, place], y[:, place], ranked) for place, env in enumerate(results.study.envs)
+    )
+    return Comparison(effect, float(low), float(high), adjusted, probability, ranked, tasks)
+
+
+def _task(env: str, x: Floats, y: Floats, ranked: bool) -> Task:
+    probability = float(probability_of_improvement(x, y))
+    return Task(env, probability if ranked else float(mean(x) - mean(y)), probability)
+
+
+def _listed(tasks: list[Task], ranked: bool) -> str:
+    """Name tasks with their numbers, the strongest first."""
+    named = [
+        f"{task.env} ({'' if ranked else f'difference {task.effect:+.3f}, '}"
+        f"probability of improvement {task.probability:.2f})"
+        for task in tasks[:MOST_NAMED]
+    ]
+    more = len(tasks) - len(named)
+    return ", ".join(named + [f"{more} more"] * (more > 0)) or "none"
 
 
 def _judge(
@@ -203,21 +269,18 @@ def _direction(found: Comparison) -> str:
     if found.direction:
         way = "claimed" if found.direction > 0 else "opposite"
         return f"a significant difference in the {way} direction"
-    if found.p < LEVEL or found.apart:
+    if found.is_at_odds(None):
         return "the test and the interval disagree"
-    return "no significant difference"
+    return "the difference is not significant"
 
 
 def _equivalent(found: Comparison, margin: float) -> tuple[Outcome, str]:
-    significant = found.p < LEVEL
-    inside = max(abs(found.low), abs(found.high)) < margin
-    beyond = found.low > margin or found.high < -margin
-    if significant and inside:
-        return "supported", f"equivalent within the margin of {margin:g}"
-    if significant and beyond:
-        return "contradicted", f"the difference exceeds the margin of {margin:g}"
-    if significant or inside or beyond:
+    if found.is_at_odds(margin):
         return "undecided", f"the test and the interval disagree on a margin of {margin:g}"
+    if found.is_inside(margin):
+        return "supported", f"equivalent within the margin of {margin:g}"
+    if found.is_beyond(margin):
+        return "contradicted", f"the difference exceeds the margin of {margin:g}"
     return "undecided", f"a difference of {margin:g} is not ruled out"
 
 
@@ -246,7 +309,7 @@ def _gain(
 
 
 def _gains(own: Comparison) -> str:
-    return ("neither gains nor loses significantly", "gains", "loses")[own.direction]
+    return ("has no significant gain or loss", "gains", "loses")[own.direction]
 
 
 def _name(contrast: Contrast) -> str:

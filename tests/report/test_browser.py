@@ -232,3 +232,74 @@ def test_markup_that_got_in_would_run_nothing(hostile):
     )
     hostile.wait("document.documentElement.dataset.problems?.split('\\n').length >= 3")
     assert hostile.run("typeof window.ran") == "undefined"
+
+
+def test_no_table_is_cut_on_a_phone(browser):
+    browser.resize(400)
+    try:
+        browser.wait("document.documentElement.scrollWidth === 400")
+        outside = "[...document.querySelectorAll('table')].filter(t => !t.closest('.wide'))"
+        assert browser.run(f"{outside}.length") == 0
+        wide = "[...document.querySelectorAll('.wide')].filter(w => w.scrollWidth > w.clientWidth)"
+        assert browser.run(f"{wide}.length") > 0
+        # To its end: the last column is within the screen then.
+        assert browser.run(
+            f"{wide}.every(w => {{ w.scrollLeft = w.scrollWidth;"
+            "return w.querySelector('tr').lastElementChild.getBoundingClientRect().right <= 400; })"
+        )
+    finally:
+        browser.call("Emulation.clearDeviceMetricsOverride")
+
+
+TICKS = "[...{}.querySelectorAll('.{}tick text')].map(t => t.textContent)"
+
+
+def test_ticks_are_short_numbers(browser):
+    assert browser.run(TICKS.format(plot("curves-Pong-v5"), "x")) == [
+        "0",
+        "5k",
+        "10k",
+        "15k",
+        "20k",
+    ]
+    assert set(browser.run(TICKS.format(plot("profiles"), "y"))) >= {"0", "0.2", "1"}
+
+
+LOGARITHMIC = """(async () => {
+    const plot = document.createElement("div");
+    document.querySelector("main").append(plot);
+    const layout = { title: { text: "" }, margin: { t: 0 }, height: 400, yaxis: { type: "log" } };
+    await draw(plot, { data: [{ y: %s }], layout });
+    const ticks = [...plot.querySelectorAll(".ytick text")].map((tick) => tick.textContent);
+    plot.remove();
+    return ticks;
+})()"""
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.002, 0.05], ["0.002", "0.005", "0.01", "0.02", "0.05"]),
+        ([900, 11_000], ["1k", "2k", "5k", "10k"]),
+        ([0.0001, 2_000_000], ["0.0001", "0.01", "1", "100", "10k", "1M"]),
+    ],
+)
+def test_a_logarithmic_axis_has_the_same_numbers(browser, values, ticks):
+    assert set(browser.run(LOGARITHMIC % values)) >= set(ticks)
+
+
+def test_a_long_title_is_broken_and_not_cut(browser):
+    script = """(async () => {
+        const plot = document.createElement("div");
+        plot.style.width = "340px";
+        document.querySelector("main").append(plot);
+        const title = { text: "Gradient variance times samples, normalised advantages", x: 0 };
+        await draw(plot, { data: [{ y: [1] }], layout: { title, margin: { t: 44 }, height: 300 } });
+        const text = plot.querySelector(".gtitle").getBoundingClientRect();
+        const found = [text.right - plot.getBoundingClientRect().left, plot.clientHeight];
+        plot.remove();
+        return found;
+    })()"""
+    right, height = browser.run(script)
+    assert right <= 340
+    assert height == 320

@@ -10,20 +10,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from pages import Elements
 
 from isobatch.errors import UserError
+from isobatch.estimate import Estimate
+from isobatch.pages import figures
 from isobatch.run.store import EVALUATIONS
 from isobatch.study import report
 from isobatch.study.claims import Claim
 from isobatch.study.design import Cell, Study, from_toml, load
 from isobatch.study.queue import Queue
 from isobatch.study.records import Result, sha256
-from isobatch.study.report import reproduce
+from isobatch.study.report import reproduce, summary
 from isobatch.study.report.page import SYMBOLS
 from isobatch.study.results import Results
 from isobatch.study.stats import (
     bootstrap_ci,
+    bootstrap_difference,
     bootstrap_pair_ci,
     iqm,
     mean,
@@ -310,6 +316,82 @@ def test_failed_damaged_and_missing_runs_are_listed_and_not_counted(tmp_path):
     assert sum(trace.get("meta") == "run" for trace in traces) == 18
     assert max(max(y for y in trace["y"] if y is not None) for trace in traces) < 1e3
     assert re.search(r"8x64 Pong-v5 1 - - - - - failed", page.words)
+
+
+def without_episodes(root: Path, cell: Cell) -> None:
+    """Let a run be one in which no episode ended, and which was not evaluated."""
+    path, record = Queue.open(root).run_path(cell), queue_file(root, cell, "done")
+    metrics, played = path / "metrics.jsonl", path / EVALUATIONS
+    rows = [json.loads(line) | {"episode_return": None} for line in metrics.open()]
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    played.write_text("")
+    hashes = {"metrics_sha256": sha256(metrics), "evaluations_sha256": sha256(played)}
+    record.write_text(json.dumps(json.loads(record.read_text()) | hashes))
+
+
+def test_curves_of_fewer_seeds_say_so(tmp_path):
+    root = tmp_path / "study"
+    write_study(root, STUDY)
+    without_episodes(root, Cell("16x64", "Pong-v5", 2))
+    fail(root, Cell("8x64", "Breakout-v5", 1), "training diverged")
+    for seed in SEEDS:
+        without_episodes(root, Cell("8x128", "Breakout-v5", seed))
+    page = elements(root)
+    assert (
+        "Breakout-v5: 8x64, 4 of 5 seeds; 8x128, 0 of 5 seeds. Pong-v5: 16x64, 4 of 5 seeds."
+        in page.words
+    )
+    curves = page.data["figures"]["curves-Pong-v5"]["data"]
+    names = [trace["name"] for trace in curves if trace.get("meta") is None]
+    assert names == ["8x64", "8x128", "16x64 (4 of 5 seeds)", "16x128"]
+    (line,) = (trace for trace in curves if trace["name"] == names[2] and "meta" not in trace)
+    at, results = np.linspace(0, 20_000, 101), Results.load(root)
+    drawn = [results.learning_curve(Cell("16x64", "Pong-v5", seed), at) for seed in (1, 3, 4, 5)]
+    assert line["y"] == pytest.approx(np.mean(drawn, axis=0), rel=1e-3, abs=1e-4)
+    metrics = page.data["metrics"]
+    pong, breakout = metrics["names"]["episode_return"][1], metrics["names"]["entropy"][0]
+    assert pong == {"2": "16x64 (4 of 5 seeds)"}
+    assert breakout == {"0": "8x64 (4 of 5 seeds)"}
+    assert metrics["names"]["entropy"][1] == {}
+    assert metrics["values"]["episode_return"][0][1] == []
+
+
+def test_a_complete_study_says_nothing_of_fewer_seeds(complete):
+    _, page = complete
+    assert "Not all seeds are drawn" not in page.words
+    assert not any(any(names) for names in page.data["metrics"]["names"].values())
+
+
+SCORES = arrays(
+    float,
+    st.tuples(st.integers(2, 7), st.integers(1, 4)),
+    elements=st.one_of(st.floats(-1e6, 1e6), st.sampled_from([0.0, 0.1, 0.3, 1.0, 1e100])),
+)
+
+
+@given(SCORES, st.integers(0, 6))
+def test_estimates_lie_in_their_own_intervals(scores, rolled):
+    other = np.roll(scores, rolled, axis=0)[:, ::-1] + 0.1
+    arms = {"a": scores, "b": other}
+    estimates = [
+        *(each for arms in summary.aggregates(arms).values() for each in arms.values()),
+        *summary.improvements(arms).values(),
+    ]
+    estimates.append(
+        Estimate(mean(scores) - mean(other), *bootstrap_difference(scores, other, mean))
+    )
+    for value, low, high in estimates:
+        assert low <= value <= high
+    at = summary.thresholds(arms)
+    curves = dict(enumerate(scores))
+    for band in (*summary.profiles(arms, at).values(), summary.mean_band(curves)):
+        known = ~np.isnan(band.low)
+        assert (band.low <= band.middle)[known].all()
+        assert (band.middle <= band.high)[known].all()
+    drawn = [figures.dot(0, estimate, 0) for estimate in estimates]
+    for bar in (trace["error_x"] for trace in drawn):
+        assert bar["array"][0] >= 0
+        assert bar["arrayminus"][0] >= 0
 
 
 def test_a_study_without_a_complete_seed_still_has_a_page(tmp_path):

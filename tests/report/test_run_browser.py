@@ -103,6 +103,43 @@ def test_it_fits_a_phone_and_a_screen(browser, width, picture):
         browser.call("Emulation.clearDeviceMetricsOverride")
 
 
+def test_no_table_is_cut_on_a_phone(browser):
+    outside = "[...document.querySelectorAll('table')].filter(t => !t.closest('.wide')).length"
+    assert browser.run("document.querySelectorAll('table').length") > 0
+    assert browser.run(outside) == 0
+
+
+def test_ticks_are_short_numbers(browser):
+    ticks = "[...{}.querySelectorAll('.{}tick text')].map(t => t.textContent)"
+    assert "20k" in browser.run(ticks.format(plot("entropy"), "x"))
+    assert browser.run(ticks.format(plot("learning_rate"), "y"))[:2] == ["0", "0.0002"]
+
+
+BATCH = """[...new Set([...document.querySelectorAll('.batch-{}')]
+    .map(e => getComputedStyle(e).{}))]"""
+
+
+def brightness(colour: str) -> float:
+    """Return the mean of rgb(...)'s parts, 0 to 1."""
+    parts = [float(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    return sum(parts) / 765
+
+
+def test_the_batch_is_readable_in_the_dark(browser):
+    browser.prefer("dark")
+    try:
+        (paper,) = browser.run(BATCH.format("paper", "fill"))
+        (box,) = browser.run(BATCH.format("box", "fill"))
+        assert max(brightness(paper), brightness(box)) < 0.2
+        for kind in ("ink", "faint", "part"):
+            (colour,) = browser.run(BATCH.format(kind, "fill"))
+            assert brightness(colour) > 0.5, kind
+        (arrow,) = browser.run(BATCH.format("arrow", "stroke"))
+        assert brightness(arrow) > 0.5
+    finally:
+        browser.prefer("light")
+
+
 def test_a_dark_page_has_a_dark_batch(browser):
     paper = "getComputedStyle(document.querySelector('.batch-paper')).fill"
     assert browser.run(paper) == "rgb(255, 255, 255)"

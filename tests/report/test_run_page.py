@@ -419,6 +419,26 @@ def test_several_runs_are_overlaid(three):
     assert page.data["figures"]["training-2"]["data"][0]["line"]["color"] == colours[2]
 
 
+def test_figures_without_some_of_the_runs_say_so(tmp_path):
+    paths = [write_run(tmp_path / name, rows=6) for name in "abc"]
+    (paths[1] / "evaluations.jsonl").unlink()
+    rows = [row | {"episode_return": None, "grad_norm": None} for row in rows_of(paths[2])]
+    (paths[2] / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = page_of(*map(report.read, paths))
+    titles = {
+        name: figure["layout"]["title"]["text"] for name, figure in page.data["figures"].items()
+    }
+    assert titles["evaluation"] == "Evaluation return (2 of 3 runs)"
+    assert titles["training"] == "Training return (2 of 3 runs)"
+    assert titles["grad_norm"] == "Gradient norm (2 of 3 runs)"
+    assert titles["entropy"] == "Entropy"
+    assert "Not evaluated while training, so without a curve of evaluations: b." in page.words
+    assert "so there is no curve of training returns: c." in page.words
+    alone = page_of(report.read(paths[1]))
+    assert "without a curve" not in alone.words
+    assert alone.data["figures"]["training"]["layout"]["title"]["text"] == "Training return"
+
+
 def test_several_runs_have_a_table_of_scores_and_of_differences(three):
     page = page_of(*(report.read(three / name) for name in "abc"))
     last = rows_of(three / "c")[-1]["episode_return"]
@@ -461,7 +481,7 @@ def test_the_command_writes_into_the_run(command, three, tmp_path, monkeypatch):
     assert code == 0
     lines = said.splitlines()
     assert lines[0] == f"problem: {FINDINGS[0].sentence}"
-    assert lines[-1] == "report of 1 run: mine/report.html"
+    assert lines[-1] == "report of 1 run saved to mine/report.html"
     assert Elements(Path("mine/report.html").read_text()).data["name"] == "mine"
 
 
@@ -469,7 +489,7 @@ def test_the_command_compares_runs(command, three, tmp_path):
     shutil.copytree(three / "a", "x/mine")
     shutil.copytree(three / "b", "y/mine")
     code, said, _ = command("x/mine", "y/mine", "x/../x/mine")
-    assert (code, said.splitlines()[-1]) == (0, "report of 2 runs: report.html")
+    assert (code, said.splitlines()[-1]) == (0, "report of 2 runs saved to report.html")
     figure = Elements(Path("report.html").read_text()).data["figures"]["entropy"]
     assert [trace["name"] for trace in figure["data"]] == ["x/mine", "y/mine"]
     assert command("x/mine", "y/mine", "--out", "here.html")[0] == 0
@@ -481,7 +501,7 @@ def test_the_command_compares_the_seeds_of_a_directory(command, three):
         shutil.copytree(three / "a", f"seeds/seed-{seed}")
         Path(f"seeds/seed-{seed}/recipe.toml").write_text(RECIPE.replace(seed=seed).to_toml())
     code, said, _ = command("seeds")
-    assert (code, said.splitlines()[-1]) == (0, "report of 2 runs: seeds/report.html")
+    assert (code, said.splitlines()[-1]) == (0, "report of 2 runs saved to seeds/report.html")
     figure = Elements(Path("seeds/report.html").read_text()).data["figures"]["entropy"]
     assert [trace["name"] for trace in figure["data"]] == ["seed-9", "seed-10"]
 

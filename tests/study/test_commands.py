@@ -58,15 +58,15 @@ def test_the_plan_says_which_runs_are_trained_alone_and_why(file, tmp_path, caps
     arguments = ["study", file, "--dry-run", "--out", tmp_path / "study"]
     for options, found in (
         (["--workers", 1], "3 together"),
-        (["--workers", 3], "alone: fewer than 3 alike for each worker"),
-        (["--workers", 1, "--no-cohorts"], "alone: cohorts are off"),
+        (["--workers", 3], "one at a time: fewer than 3 alike for each worker"),
+        (["--workers", 1, "--no-cohorts"], "one at a time: cohorts are off"),
     ):
         code, out, _ = isobatch(capsys, *arguments, *options)
         assert code == 0
         first, second = (line for line in out.splitlines() if "3 seeds" in line)
         assert first.endswith(f" each, {found}")
         off = "--no-cohorts" in options
-        assert second.endswith(found if off else "alone: ppg is trained alone")
+        assert second.endswith(found if off else "one at a time: ppg is trained alone")
 
 
 def test_cohorts_may_be_turned_off_and_on_again(file, tmp_path, capsys):
@@ -105,7 +105,7 @@ def test_one_command_runs_judges_and_reports_and_again_has_nothing_to_do(file, t
     assert "5 of 6 runs" in out
     code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
     assert code == 0
-    assert f"damaged, to be run again: {cell}" in out
+    assert f"damaged, will be run again: {cell}" in out
     assert "6 of 6 runs" in out
 
     # More seeds are the same study; another design in its place is not.

@@ -3,7 +3,9 @@ import json
 import numpy as np
 import pytest
 from fakes import finish_study
+from pages import Elements
 
+from isobatch.cli.study import finish
 from isobatch.errors import UserError
 from isobatch.study.design import from_toml
 from isobatch.study.queue import Queue
@@ -140,7 +142,7 @@ def test_to_lose_less_is_no_gain(tmp_path):
 def test_a_difference_of_gains_without_a_gain_is_undecided(tmp_path):
     found = gains(tmp_path, {"a": 0.6, "b": 0.6, "c": 0.9, "d": 0.3})
     assert found.verdict == "undecided"
-    assert "the gain is not, it loses less: b over a neither gains nor loses" in found.sentence
+    assert "the gain is not, it loses less: b over a has no significant gain" in found.sentence
 
 
 def test_a_gain_beside_a_loss_is_supported_and_says_both(tmp_path):
@@ -198,7 +200,8 @@ class Scored(Results):
 
 def test_where_only_the_interval_lies_beyond_a_margin_it_is_undecided():
     # Few runs, one environment: the bootstrap's interval is narrower than Welch's test allows.
-    study = from_toml(HEAD + claim("b", "a", "margin = 0.1"), "x")
+    head = HEAD.replace(', "Acrobot-v1"', "")
+    study = from_toml(head + claim("b", "a", "margin = 0.1"), "x")
     b = np.array([0.11, 0.12, 0.13, 0.16, 0.30])[:, None]
     a = np.array([-0.03, 0.0, 0.0, 0.01, 0.02])[:, None]
     (found,) = verdicts(Scored(study, {"b": b, "a": a}))
@@ -208,6 +211,74 @@ def test_where_only_the_interval_lies_beyond_a_margin_it_is_undecided():
     assert found.p > 0.05
     assert found.verdict == "undecided"
     assert "the test and the interval disagree on a margin of 0.1" in found.sentence
+    assert found.pulls == [
+        "tasks that pull towards b: CartPole-v1 (difference +0.164, "
+        "probability of improvement 1.00)",
+        "tasks that pull towards a: none",
+    ]
+
+
+# A large difference in one task, a small one the other way in every run of the other.
+FEW = np.arange(8.0)[:, None] / 1000
+TORN = {"b": np.hstack([0.9 + FEW, 0.5 + FEW]), "a": np.hstack([0.2 + FEW, 0.51 + FEW])}
+PULLS = [
+    "tasks that pull towards b: CartPole-v1 (difference +0.700, probability of improvement 1.00)",
+    "tasks that pull towards a: Acrobot-v1 (difference -0.010, probability of improvement 0.00)",
+]
+
+
+def test_where_the_interval_alone_decides_the_tasks_that_pull_either_way_are_named():
+    (found,) = verdicts(Scored(from_toml(HEAD + claim("b", "a"), "x"), TORN))
+    assert found.verdict == "undecided"
+    assert found.reason == "the test and the interval disagree"
+    assert found.low is not None
+    assert found.low > 0
+    assert found.p == 1.0
+    assert found.pulls == PULLS
+
+
+def test_where_the_test_alone_decides_the_tasks_are_named_the_strongest_first():
+    envs = ", ".join(f'"{env}-v5"' for env in ("Pong", "Breakout", "Qbert", "Boxing", "Alien"))
+    head = HEAD.replace('"CartPole-v1", "Acrobot-v1"', f'"CartPole-v1", {envs}')
+    steps = 0.01 * np.arange(1, 6)
+    a = np.hstack([np.array([[0, 1] * 4]).T - 0.035, np.tile(0.5 + FEW / 100, 5)])
+    b = np.hstack([np.array([[1, 0] * 4]).T * 1.0, np.tile(0.5 + FEW / 100, 5) + steps])
+    (found,) = verdicts(Scored(from_toml(head + claim("a", "b"), "x"), {"a": a, "b": b}))
+    assert found.verdict == "undecided"
+    assert found.p is not None
+    assert found.p < 0.05
+    towards_a, towards_b = found.pulls
+    assert towards_a == "tasks that pull towards a: none"
+    assert towards_b.startswith("tasks that pull towards b: Alien-v5 (difference -0.050")
+    assert towards_b.endswith(
+        "CartPole-v1 (difference -0.035, probability of improvement 0.25), "
+        "Qbert-v5 (difference -0.030, probability of improvement 0.00), 2 more"
+    )
+
+
+def test_where_they_agree_no_task_is_named(tmp_path):
+    claims = [claim("b", "a"), claim("a", "b"), claim("b", "c"), claim("b", "a", "margin = 0.1")]
+    assert [each.pulls for each in judged(tmp_path, claims, LEVELS)] == [[], [], [], []]
+
+
+def test_page_and_terminal_name_the_tasks_that_pull_either_way(tmp_path, capsys):
+    study = from_toml(HEAD + claim("b", "a"), "x")
+    columns = {"CartPole-v1": 0, "Acrobot-v1": 1}
+
+    def score(cell):
+        normalised = TORN["b" if cell.arm == "b" else "a"][cell.seed - 1, columns[cell.env]]
+        return {"CartPole-v1": 500 * normalised, "Acrobot-v1": -500 + 400 * normalised}[cell.env]
+
+    finish_study(tmp_path / "study", study, score)
+    assert finish(tmp_path / "study", failed=False) == 0
+    results = Results.load(tmp_path / "study")
+    (found,) = verdicts(results)
+    assert len(found.pulls) == 2
+    said = capsys.readouterr().out.splitlines()
+    assert said[2:4] == [f"  {line}" for line in found.pulls]
+    page = Elements((tmp_path / "study" / "report.html").read_text())
+    for line in found.pulls:
+        assert f"T{line[1:]}." in page.words
 
 
 UNKNOWN = HEAD.replace('"Acrobot-v1"', '"gymnasium:Blackjack-v1"')

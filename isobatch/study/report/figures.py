@@ -49,17 +49,32 @@ def profiles(bands: dict[str, Band], at: Floats) -> Figure:
 
 
 def learning(
-    env: str, budget: int, runs: dict[str, dict[int, Floats]], bands: dict[str, Band], at: Floats
+    env: str,
+    budget: int,
+    runs: dict[str, dict[int, Floats]],
+    bands: dict[str, Band],
+    notes: dict[str, str],
+    at: Floats,
 ) -> Figure:
-    """Draw an environment's mean learning curves, and its single runs for whoever asks."""
+    """Draw an environment's mean learning curves, and its single runs for whoever asks.
+
+    `notes` are of arms whose curve is not of all their seeds, and stand beside their names.
+    """
     arms = list(runs)
     single = [
         _run(at, curve, label(arm), index)
         for index, arm in enumerate(arms)
         for curve in runs[arm].values()
     ]
+    names = {arm: noted(arm, notes.get(arm, "")) for arm in bands}
+    means = banded(at, bands, arms, names=names)
     layout = _steps_layout(env, "return of evaluation episodes", budget, len(arms))
-    return {"data": [*single, *banded(at, bands, arms)], "layout": layout}
+    return {"data": [*single, *means], "layout": layout}
+
+
+def noted(arm: str, note: str) -> str:
+    """Return an arm's name as a figure shows it, with a note where there is one."""
+    return label(f"{arm} ({note})" if note else arm)
 
 
 def metric(env: str, arms: Sequence[str], budget: int, at: Floats) -> Figure:
@@ -118,6 +133,6 @@ def _run(at: Floats, curve: Floats, name: str, index: int) -> Figure:
 
 def _steps_layout(env: str, y_title: str, budget: int, arms: int) -> Figure:
     layout = base_layout(label(env, 40), "environment steps", y_title, arms)
-    layout["xaxis"] |= {"range": [0, budget], "tickformat": "~s"}
+    layout["xaxis"]["range"] = [0, budget]
     layout["hovermode"] = "x"
     return layout

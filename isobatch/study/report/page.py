@@ -139,13 +139,40 @@ def _means(results: Results) -> dict[str, Any]:
 
 
 def _curves(results: Results) -> dict[str, Any]:
-    """Return the learning curves, environment by environment."""
+    """Return the learning curves, environment by environment, and which lack seeds."""
     study = results.study
     at = np.linspace(0, study.budget, summary.CURVE_POINTS + 1)
+    runs = {
+        env: {arm: summary.learning_curves(results, arm, env, at) for arm in study.arms}
+        for env in study.envs
+    }
+    notes = {
+        env: {
+            arm: note
+            for arm, curves in arms.items()
+            if (note := summary.seeds_note(len(curves), len(study.seeds)))
+        }
+        for env, arms in runs.items()
+    }
     return {
         "fewest": summary.FEWEST_CURVES,
-        "drawn": {f"curves-{safe_name(env)}": _learning(results, env, at) for env in study.envs},
+        "notes": {env: arms for env, arms in notes.items() if arms},
+        "drawn": {
+            f"curves-{safe_name(env)}": _learning(study, env, runs[env], notes[env], at)
+            for env in study.envs
+        },
     }
+
+
+def _learning(
+    study: Study,
+    env: str,
+    runs: dict[str, dict[int, Floats]],
+    notes: dict[str, str],
+    at: Floats,
+) -> Figure:
+    bands = {arm: summary.mean_band(curves) for arm, curves in runs.items() if curves}
+    return figures.learning(env, study.budget, runs, bands, notes, at)
 
 
 def _metrics(results: Results) -> dict[str, Any]:
@@ -157,32 +184,41 @@ def _metrics(results: Results) -> dict[str, Any]:
         f"metric-{safe_name(env)}": figures.metric(env, list(study.arms), study.budget, at)
         for env in study.envs
     }
-    means = summary.metric_means(results, columns, at)
+    curves = summary.metric_curves(results, columns, at)
+    means = {
+        "points": len(at),
+        "values": {column: _compact(each) for column, each in curves.items()},
+        "names": {column: _names(study, each) for column, each in curves.items()},
+        "figures": list(drawn),
+    }
     return {
         "columns": columns,
         "first": FIRST_METRIC if FIRST_METRIC in columns else (columns or [""])[0],
         "drawn": drawn if columns else {},
-        "means": {"points": len(at), "values": _compact(means), "figures": list(drawn)},
+        "means": means,
     }
 
 
-def _learning(results: Results, env: str, at: Floats) -> Figure:
-    runs = {arm: summary.learning_curves(results, arm, env, at) for arm in results.study.arms}
-    bands = {arm: summary.mean_band(curves) for arm, curves in runs.items() if curves}
-    return figures.learning(env, results.study.budget, runs, bands, at)
+def _names(study: Study, curves: summary.Curves) -> list[dict[int, str]]:
+    """Return by environment the names, by their place, of arms whose curve lacks seeds."""
+    return [
+        {
+            place: figures.noted(arm, note)
+            for place, arm in enumerate(study.arms)
+            if (note := summary.seeds_note(len(arms[place]), len(study.seeds)))
+        }
+        for arms in curves
+    ]
 
 
-def _compact(means: dict[str, list[list[Floats]]]) -> dict[str, list[list[Any]]]:
-    """Return curves as lists; one that never changes as its one number."""
+def _compact(curves: summary.Curves) -> list[list[Any]]:
+    """Return means over seeds as lists; one that never changes as its one number."""
 
     def short(curve: Floats) -> Any:
         values = rounded(curve)
         return values[0] if values and len(set(values)) == 1 else values
 
-    return {
-        column: [[short(curve) for curve in arms] for arms in envs]
-        for column, envs in means.items()
-    }
+    return [[short(summary.mean_curve(seeds)) for seeds in arms] for arms in curves]
 
 
 def _runs(results: Results) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from isobatch.study.stats import (
     performance_profile,
     probability_of_improvement,
 )
+from isobatch.text import counted
 
 LEVEL = 0.95
 FEWEST_SEEDS = 2
@@ -38,6 +39,8 @@ FEWEST_SHAPES = 4
 CURVE_POINTS = 100
 MOST_NUMBERS = 60_000
 """Of all logged metrics together; the page of a large study draws them more coarsely."""
+Curves = list[list[dict[int, Floats]]]
+"""Of a metric, by environment, arm and seed."""
 AGGREGATES: dict[str, Callable[[Floats], float]] = {
     "IQM": iqm,
     "Mean": mean,
@@ -118,18 +121,28 @@ def run_curves(results: Results, arm: str, env: str, column: str, at: Floats) ->
 
 
 def learning_curves(results: Results, arm: str, env: str, at: Floats) -> dict[int, Floats]:
-    """Return the evaluated returns of an arm's finished runs by seed, {} where there are none."""
-    try:
-        return {
-            seed: results.learning_curve(Cell(arm, env, seed), at) for seed in results.raw(arm, env)
-        }
-    except UserError:
-        return {}  # Runs of the first version, which did not evaluate while training.
+    """Return the evaluated returns of an arm's finished runs by seed.
+
+    Runs that were not evaluated while training, as those of the first version, have none.
+    """
+    return {
+        seed: results.learning_curve(cell, at)
+        for seed in results.raw(arm, env)
+        if results.records[cell := Cell(arm, env, seed)].evaluations
+    }
+
+
+def seeds_note(drawn: int, seeds: int) -> str:
+    """Return 4 of 5 seeds; '' where all of them are drawn."""
+    return f"{drawn} of {counted(seeds, 'seed')}" if drawn < seeds else ""
 
 
 def mean_curve(curves: dict[int, Floats]) -> Floats:
-    """Return the mean over runs, NaN where not all have a value: it is always of the same ones."""
-    return np.mean(list(curves.values()), axis=0)
+    """Return the mean over runs, NaN where not all have a value: it is always of the same ones.
+
+    Empty where there is no run.
+    """
+    return np.mean(list(curves.values()), axis=0) if curves else np.array([])
 
 
 def mean_band(curves: dict[int, Floats]) -> Band:
@@ -151,16 +164,13 @@ def metric_points(results: Results, columns: list[str]) -> int:
     return max(20, min(CURVE_POINTS, MOST_NUMBERS // max(1, series)))
 
 
-def metric_means(results: Results, columns: list[str], at: Floats) -> dict[str, list[list[Floats]]]:
-    """Return each metric's mean curves by environment, then by arm; empty where there is no run."""
-
-    def means(column: str, env: str, arm: str) -> Floats:
-        curves = run_curves(results, arm, env, column, at)
-        return mean_curve(curves) if curves else np.array([])
-
+def metric_curves(results: Results, columns: list[str], at: Floats) -> dict[str, Curves]:
+    """Return each metric's curves by environment, then by arm, then by seed."""
     study = results.study
     return {
-        column: [[means(column, env, arm) for arm in study.arms] for env in study.envs]
+        column: [
+            [run_curves(results, arm, env, column, at) for arm in study.arms] for env in study.envs
+        ]
         for column in columns
     }
 
