@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from isobatch.algos import algorithm as algorithm
     from isobatch.batch import Batch as Batch
     from isobatch.batch import Shape as Shape
+    from isobatch.envs.own import environment as environment
     from isobatch.errors import UserError as UserError
+    from isobatch.models.own import encoder as encoder
     from isobatch.objectives import objective as objective
     from isobatch.presets import preset as preset
     from isobatch.recipe import Recipe as Recipe
@@ -35,6 +37,8 @@ _HOMES = {
     "Sink": "isobatch.run.sinks",
     "UserError": "isobatch.errors",
     "algorithm": "isobatch.algos",
+    "encoder": "isobatch.models.own",
+    "environment": "isobatch.envs.own",
     "evaluate": "isobatch.run.policy",
     "load": "isobatch.run.policy",
     "objective": "isobatch.objectives",
@@ -52,6 +56,8 @@ __all__ = [
     "UserError",
     "advise",
     "algorithm",
+    "encoder",
+    "environment",
     "evaluate",
     "load",
     "objective",
@@ -70,3 +76,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

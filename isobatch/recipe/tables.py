@@ -102,8 +102,9 @@ class Environment:
 class Model:
     """The networks."""
 
-    encoder: Literal["auto", "mlp", "nature", "impala", "custom"] = "auto"
-    """Observation encoder; auto is nature (DQN's CNN) for images and mlp for vectors."""
+    encoder: Text = "auto"
+    """Observation encoder: mlp, nature (DQN's CNN), impala, or one of your own; auto is nature for
+    images and mlp for vectors."""
     architecture: Literal["shared", "dual", "detach"] = "dual"
     """One encoder for policy and value (shared), one each (dual), or one shared whose gradient
     from the value loss is stopped (detach)."""
@@ -378,8 +379,8 @@ class Recipe:
 
     @property
     def algorithm(self) -> registry.Algorithm:
-        """What the algorithm is and can do; an error where its name is not registered."""
-        return registry.find(self.algo)
+        """What the algorithm is and can do; of one not registered here, the defaults."""
+        return registry.known(self.algo)
 
     @property
     def is_phasic(self) -> bool:
@@ -422,6 +423,8 @@ class Recipe:
         _refuse_types(self, overrides)
         if "algo" in overrides:
             registry.find(overrides["algo"])
+        if "encoder" in overrides:
+            registry.refuse_unknown_encoder(overrides["encoder"])
         own = _coefficients(self, overrides)
         known = self.values | own
         for name in overrides:
@@ -504,7 +507,7 @@ def _unknown_field(name: str, known: Mapping[str, Any], objective: str) -> UserE
     hint = nearest(name, list(known))
     if objective not in registry.OBJECTIVES:
         # Then it may well be a coefficient.
-        hint = f" The objective {objective!r} is not registered here: --import its module?"
+        hint = f" The objective {objective!r} is not registered: {registry.IMPORT_IT}"
     return UserError(f"unknown recipe field {shown(name)}.{hint}", field=name)
 
 

@@ -16,8 +16,10 @@ from isobatch import __version__, algos
 from isobatch.clock import OFF, Clock
 from isobatch.envs import MakeEnv
 from isobatch.envs.catalog import require_trusted
+from isobatch.envs.own import PREFIX, id_of
 from isobatch.errors import UserError, understanding
 from isobatch.models import EncoderFactory
+from isobatch.models.own import name_of
 from isobatch.presets import family_preset, preset
 from isobatch.recipe import USERS_OWN, Recipe, check_budget
 from isobatch.run import exact, store, trackers
@@ -92,7 +94,7 @@ def train(
     clock, sinks = _clock(profile), [*sinks, *trackers.make(track)]
     custom = None if isinstance(encoder, str) else encoder
     if encoder is not None:
-        overrides["encoder"] = encoder if isinstance(encoder, str) else "custom"
+        overrides["encoder"] = encoder if isinstance(encoder, str) else name_of(encoder)
     recipe = _recipe(env, make_env, algo, recipe, overrides)
     check_budget(recipe)
     algos.check(recipe)
@@ -279,14 +281,15 @@ def _recipe(
     overrides: dict[str, Any],
 ) -> Recipe:
     if recipe is not None:
-        if env is not None or (make_env is not None and recipe.env != USERS_OWN):
+        if env is not None or (make_env is not None and not recipe.env.startswith(PREFIX)):
             raise UserError("give an environment or a recipe, not both")
         return recipe.replace(**({"algo": algo} if algo else {}), **overrides)
     if (env is None) == (make_env is None):
         raise UserError("give either an environment id or make_env")
     if env is not None:
         return preset(env, algo or "ppo", **overrides)
-    return family_preset("python", USERS_OWN, algo or "ppo", **overrides)
+    assert make_env is not None
+    return family_preset("python", id_of(make_env) or USERS_OWN, algo or "ppo", **overrides)
 
 
 def _begin(environments: Environments, encoder: EncoderLike | None) -> TrainState:
