@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from isobatch.run.policy import Policy as Policy
     from isobatch.run.policy import evaluate as evaluate
     from isobatch.run.policy import load as load
+    from isobatch.run.result import Run as Run
     from isobatch.run.sinks import Sink as Sink
-    from isobatch.run.training import Run as Run
     from isobatch.run.training import resume as resume
     from isobatch.run.training import train as train
 
@@ -32,7 +32,7 @@ _HOMES = {
     "Batch": "isobatch.batch",
     "Policy": "isobatch.run.policy",
     "Recipe": "isobatch.recipe",
-    "Run": "isobatch.run.training",
+    "Run": "isobatch.run.result",
     "Shape": "isobatch.batch",
     "Sink": "isobatch.run.sinks",
     "UserError": "isobatch.errors",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -28,41 +27,13 @@ from isobatch.run.environments import Environments
 from isobatch.run.live import terminal
 from isobatch.run.loop import OnIteration, run
 from isobatch.run.profile import Profile, kept
+from isobatch.run.result import Run
 from isobatch.run.sinks import Sink
 from isobatch.state import TrainState
 
 EncoderLike = EncoderFactory | torch.nn.Module
 READABLE = ("0.1.0", "0.2.0")
 """Versions whose checkpoints this one goes on from."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run on disk."""
-
-    path: Path
-    interrupted: bool = False
-    """True where the run was stopped before its budget was spent."""
-
-    @property
-    def recipe(self) -> Recipe:
-        """The run's recipe."""
-        return Recipe.load(self.path / "recipe.toml")
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """The run's rows, one per iteration."""
-        return store.read_metrics(self.path)
-
-    @property
-    def evaluations(self) -> list[dict[str, Any]]:
-        """The run's evaluations while training, one row a mark."""
-        return store.read_evaluations(self.path)
-
-    @property
-    def profile(self) -> dict[str, Any] | None:
-        """Where the time of its last sitting went; None where that was not asked for."""
-        return store.read_profile(self.path)
 
 
 def train(
