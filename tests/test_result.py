@@ -58,9 +58,9 @@ def test_the_figure_has_the_numbers_of_the_files(run):
 def test_without_evaluations_the_return_is_that_of_training(run, tmp_path):
     plain = isobatch.Run(shutil.copytree(run.path, tmp_path / "plain"))
     (plain.path / "evaluations.jsonl").unlink()
-    drawn = plain.plot()
-    assert drawn.layout.title.text == "Training return"
-    assert drawn.data[0].y[-1] == run.metrics[-1]["episode_return"]
+    drawn = plain.plot().to_dict()
+    assert drawn["layout"]["title"]["text"] == "Training return"
+    assert drawn["data"][0]["y"][-1] == run.metrics[-1]["episode_return"]
 
 
 def test_tables_of_pandas(run):
