@@ -67,7 +67,7 @@ TINY = "--n-envs 2 --n-steps 16 --total-timesteps 128 --gamma 0.5 --quiet"
 TRAINS = {"resume": "RUN --total-timesteps 192 --quiet", "verify": "RUN --iterations 2 --quiet"}
 ACTS = {
     "eval": "RUN --episodes 2",
-    "probe": "RUN --shapes 4x8 --batches 2 --no-speed --json p.json --page p.html",
+    "probe": "RUN --shapes 2x2 --batches 2 --no-speed --json p.json --page p.html",
 }
 READS = {
     "advise": "RUN",
@@ -111,15 +111,24 @@ def test_every_command_works_with_the_module_and_says_where_it_is_missing(kind, 
     before = (folder / run / "metrics.jsonl").read_bytes()
     for command, options in (ACTS if kind != "objective" else {}).items():
         refused(words(command, options, run))
-    for command, options in ACTS.items():
-        needs = imported if kind != "objective" else []
-        launch(folder, [*words(command, options, run), *needs])
+    needs = imported if kind != "objective" else []
+    launch(folder, [*words("eval", ACTS["eval"], run), *needs])
     for command in reversed(TRAINS):  # A run that was resumed has less to verify.
         asked = words(command, TRAINS[command], run)
         refused(asked)
         assert (folder / run / "metrics.jsonl").read_bytes() == before
         launch(folder, [*asked, *imported])
     assert (folder / run / "metrics.jsonl").read_bytes() != before
+
+
+def test_a_probe_of_all_of_them_at_once(folder, launch):
+    """One for all kinds, since it takes seconds; the page on objectives has one without a module."""
+    every = "--objective my-objective --algo my-algorithm --encoder my-encoder"
+    imported = "--import my_code"
+    train = f"{OWN['environment']} {every} {TINY} --out runs/all {imported}"
+    launch(folder, words("train", train, "runs/all"))
+    printed = launch(folder, words("probe", f"{ACTS['probe']} {imported}", "runs/all"))
+    assert "my-algorithm on python:my-environment" in printed
 
 
 def test_a_study_of_all_of_them(folder, launch):
@@ -173,8 +182,7 @@ def test_what_was_given_in_python_without_a_name_can_be_named_later(folder, laun
     evaluate = ["isobatch", "eval", "runs/nameless", "--episodes", "2"]
     said = launch(folder, evaluate, code=2)
     assert '@isobatch.encoder("custom")' in said
-    probe = words("rescale", "RUN --n-envs 4", "runs/nameless")
-    launch(folder, probe)
+    launch(folder, words("rescale", "RUN --n-envs 4", "runs/nameless"))
     said = launch(folder, ["isobatch", "verify", "runs/nameless"], code=2)
     assert '@isobatch.environment("make_env")' in said
     assert "2 episodes" in launch(folder, [*evaluate, "--import", "named_later"])
