@@ -122,7 +122,7 @@ def test_every_command_works_with_the_module_and_says_where_it_is_missing(kind, 
 
 
 def test_a_probe_of_all_of_them_at_once(folder, launch):
-    """One for all kinds: it takes seconds. That of an objective needs no module: its page has it."""
+    """One for all kinds: it takes seconds. Of an objective alone it needs no module."""
     every = "--objective my-objective --algo my-algorithm --encoder my-encoder"
     imported = "--import my_code"
     train = f"{OWN['environment']} {every} {TINY} --out runs/all {imported}"
