@@ -24,8 +24,11 @@ OTHERS = ("make", "pip", "python", ".", "git")
 OWN_FLAGS = {"--spo-penalty", "--advantage-bound"}
 """Of the objective and the algorithm that the pages on extending register."""
 OWN_NAMES = {
-    "my-ppo": "ppo", "gated": "mlp", "Corridor-v0": "CartPole-v1", "python:corridors": "CartPole-v1",
-}  # fmt: skip
+    "my-ppo": "ppo",
+    "gated": "mlp",
+    "Corridor-v0": "CartPole-v1",
+    "python:corridors": "CartPole-v1",
+}
 """What those pages register, and what may stand in its place."""
 
 
