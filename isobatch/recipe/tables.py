@@ -455,19 +455,24 @@ class Recipe:
         return toml.dump(self)
 
     @classmethod
-    def from_toml(cls, text: str, source: str = "recipe") -> Recipe:
-        """Read a recipe; a mistake is reported with its line and field."""
+    def from_toml(cls, text: str, source: str = "recipe", to_train: bool = False) -> Recipe:
+        """Read a recipe; a mistake is reported with its line and field.
+
+        An encoder that is not registered is one only of a recipe that is read `to_train`.
+        """
         recipe: Recipe = toml.build(cls, plain.from_toml(text, source), text, source)
         try:
+            if to_train:
+                registry.refuse_unknown_encoder(recipe.model.encoder)
             return recipe.replace() if recipe.algo in registry.ALGORITHMS else recipe
         except UserError as error:
             name = error.field or ""
             raise toml.located(error, text, source, toml.table_of(cls, name), name) from None
 
     @classmethod
-    def load(cls, path: str | Path) -> Recipe:
-        """Read a recipe file."""
-        return cls.from_toml(files.read_text(path, "recipe"), source=str(path))
+    def load(cls, path: str | Path, to_train: bool = False) -> Recipe:
+        """Read a recipe file, as `from_toml` does."""
+        return cls.from_toml(files.read_text(path, "recipe"), str(path), to_train)
 
 
 def check_budget(recipe: Recipe) -> None:
