@@ -72,7 +72,7 @@ def _registered(name: str, settings: Environment) -> MakeEnv:
 def unregistered(name: str) -> UserError:
     """Return the error of a name that no function stands behind."""
     return UserError(
-        f"the environment {PREFIX + name!r} is made by a function of your own that is not registered."
+        f"environment {PREFIX + name!r} is made by a function of your own, not registered here."
         f"{nearest(name, list(registry.ENVIRONMENTS))} In Python pass make_env; on the command "
         f'line --import MODULE, one that has @isobatch.environment("{name}") above the function',
         field="env",
