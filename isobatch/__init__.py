@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from isobatch.algos import algorithm as algorithm
     from isobatch.batch import Batch as Batch
     from isobatch.batch import Shape as Shape
+    from isobatch.envs.own import environment as environment
     from isobatch.errors import UserError as UserError
+    from isobatch.models.own import encoder as encoder
     from isobatch.objectives import objective as objective
     from isobatch.presets import preset as preset
     from isobatch.recipe import Recipe as Recipe
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from isobatch.run.policy import Policy as Policy
     from isobatch.run.policy import evaluate as evaluate
     from isobatch.run.policy import load as load
+    from isobatch.run.result import Run as Run
     from isobatch.run.sinks import Sink as Sink
-    from isobatch.run.training import Run as Run
     from isobatch.run.training import resume as resume
     from isobatch.run.training import train as train
 
@@ -31,11 +33,13 @@ _HOMES = {
     "Batch": "isobatch.batch",
     "Policy": "isobatch.run.policy",
     "Recipe": "isobatch.recipe",
-    "Run": "isobatch.run.training",
+    "Run": "isobatch.run.result",
     "Shape": "isobatch.batch",
     "Sink": "isobatch.run.sinks",
     "UserError": "isobatch.errors",
     "algorithm": "isobatch.algos",
+    "encoder": "isobatch.models.own",
+    "environment": "isobatch.envs.own",
     "evaluate": "isobatch.run.policy",
     "load": "isobatch.run.policy",
     "objective": "isobatch.objectives",
@@ -54,6 +58,8 @@ __all__ = [
     "UserError",
     "advise",
     "algorithm",
+    "encoder",
+    "environment",
     "evaluate",
     "load",
     "objective",
@@ -73,3 +79,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from isobatch import losses, registry
-from isobatch.errors import UserError, nearest
+from isobatch.errors import UserError
 from isobatch.models.distributions import Distribution
 from isobatch.recipe import Objective, Recipe
 from isobatch.recipe.checks import problem
@@ -91,12 +91,7 @@ def refuse_taken_names(coefficients: Mapping[str, float]) -> None:
 def policy_loss(name: str) -> PolicyLoss:
     """Return the loss of an objective."""
     if name not in _LOSSES:
-        raise UserError(
-            f"unknown objective {name!r}, which training needs; there are {', '.join(_LOSSES)}."
-            f"{nearest(name, list(_LOSSES))} One of your own: register it first, or --import its "
-            "module.",
-            field="objective",
-        )
+        raise registry.unregistered("objective", name, _LOSSES, field="objective")
     return _LOSSES[name]
 
 

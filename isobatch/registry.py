@@ -1,15 +1,15 @@
-"""What a recipe may name: the algorithms and what each can do, and objectives' own coefficients.
+"""What a recipe may name: algorithms and what each can do, objectives, encoders, environments.
 
 Everything that depends on the algorithm asks here, so a new one is a learner and an entry. A user's
-own comes in through Python (`isobatch.algorithm`, `isobatch.objective`), on the command line from a
-module that --import names; no file can add a name.
+own comes in through Python (`isobatch.algorithm`, `objective`, `encoder`, `environment`), on the
+command line from a module that --import names; no file can add a name.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Literal
@@ -66,16 +66,33 @@ class Algorithm:
 def find(name: str) -> Algorithm:
     """Return an algorithm by its name."""
     if name not in ALGORITHMS:
-        raise UserError(
-            f"unknown algorithm {name!r}; there are {', '.join(ALGORITHMS)}."
-            f"{nearest(name, list(ALGORITHMS))} One of your own: --import its module.",
-            field="algo",
-        )
+        raise unregistered("algorithm", name, ALGORITHMS, field="algo")
     return ALGORITHMS[name]
 
 
+def known(name: str) -> Algorithm:
+    """Return an algorithm by its name; of one that is not registered here only the defaults."""
+    return ALGORITHMS.get(name, Algorithm(name, learner=None))
+
+
+def refuse_unknown_encoder(name: str) -> None:
+    """Refuse an encoder that is not registered, unless it is one without a name."""
+    if name not in ENCODERS and name != NAMELESS:
+        raise unregistered("encoder", name, ENCODERS, field="encoder")
+
+
+def unregistered(what: str, name: str, names: Iterable[str], field: str) -> UserError:
+    """Return the error of a name that no code in this process stands behind."""
+    names = list(names)
+    return UserError(
+        f"{what} {name!r} is not registered; there are {', '.join(names)}."
+        f"{nearest(name, names)} One of your own: {IMPORT_IT}",
+        field=field,
+    )
+
+
 def import_modules(names: list[str]) -> None:
-    """Import modules that the user named, from the present folder too, as `python -m` would.
+    """Import modules that the user named, from the present folder too where they are nowhere else.
 
     What they register is there for this process and, by `import_for_worker`, for those it starts.
     """
@@ -94,18 +111,29 @@ def import_for_worker() -> None:
 
 def _import(folder: str, names: list[str]) -> None:
     if names and folder not in sys.path:
-        sys.path.insert(0, folder)
+        sys.path.append(folder)  # Last: no file in it stands in for an installed module.
     for name in names:
         try:
             import_module(name)
         except ImportError as error:
             raise UserError(f"cannot import {name}: {one_line(error)}") from None
+        IMPORTED.add(name)
 
 
 IMPORTS = "ISOBATCH_IMPORT"
 """The environment variable that tells workers what to import, and from which folder."""
+IMPORTED: set[str] = set()
+"""Modules that the user named: those whose code may run because a file names them, too."""
+IMPORT_IT = "pass --import MODULE (in Python: import it), the module that defines it"
+"""What to do about a name that is not registered."""
 OBJECTIVES: dict[str, Mapping[str, float]] = {"clip": {}, "kl": {}, "pg": {}}
 """Policy objectives by name, each with its own coefficients; `isobatch.objective` adds to it."""
+ENCODERS: dict[str, Callable[..., Any] | None] = dict.fromkeys(("auto", "mlp", "nature", "impala"))
+"""Encoders by name: None of those built in, of a user's own from `ObservationLayout` to module."""
+NAMELESS = "custom"
+"""What a recipe has for an encoder that was given in Python and never registered."""
+ENVIRONMENTS: dict[str, Callable[..., Any]] = {}
+"""Functions of the user's own that make environments, by name."""
 
 
 def coefficients(algo: str, objective: str) -> dict[str, float]:

@@ -29,7 +29,10 @@ def _compiled_apart(tmp_path_factory):
 def _registry_as_it_was(monkeypatch):
     """A name that a test registers ends with it; the tables stay the same objects."""
     monkeypatch.delenv(registry.IMPORTS, raising=False)
-    tables: list[dict[str, Any]] = [objectives._LOSSES, registry.OBJECTIVES, registry.ALGORITHMS]
+    tables: list[dict[str, Any]] = [
+        objectives._LOSSES, registry.OBJECTIVES, registry.ALGORITHMS, registry.ENCODERS,
+        registry.ENVIRONMENTS,
+    ]  # fmt: skip
     before = [dict(table) for table in tables]
     yield
     for table, entries in zip(tables, before, strict=True):

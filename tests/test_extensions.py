@@ -82,10 +82,10 @@ class TestObjectives:
         ):  # fmt: skip
             assert main(command) == 0, command
         shown = capsys.readouterr()
-        assert "shapes are not timed: unknown objective 'leaning'" in shown.out
+        assert "shapes are not timed: objective 'leaning' is not registered" in shown.out
         assert main(["resume", path, "--total-timesteps", "1024"]) == 2
         said = capsys.readouterr().err
-        assert "unknown objective 'leaning', which training needs" in said
+        assert "objective 'leaning' is not registered" in said
         assert said.count("\n") == 1
         register_leaning()
         assert main(["resume", path, "--total-timesteps", "1024", "--quiet"]) == 0
@@ -132,7 +132,7 @@ class TestImport:
         assert recipe.objective.coefficients == {"lean": 2.0}
         refused = isobatch_command(tmp_path, "resume", "run", "--total-timesteps", "1024")
         assert refused.returncode == 2
-        assert "--import its module" in refused.stderr
+        assert "--import MODULE" in refused.stderr
 
     def test_workers_of_a_study_import_it_too(self, tmp_path):
         (tmp_path / "my_leaning.py").write_text(MODULE)
@@ -154,7 +154,7 @@ class TestImport:
         )
         missing = isobatch_command(tmp_path, "study", "mine.toml", "--dry-run")
         assert missing.returncode == 2
-        assert "'leaning' is not registered here: --import its module?" in missing.stderr
+        assert "'leaning' is not registered: pass --import MODULE" in missing.stderr
         done = isobatch_command(
             tmp_path, "study", "mine.toml", "--import", "my_leaning", "--quiet", "--workers", "1"
         )
@@ -232,13 +232,13 @@ class TestAlgorithms:
         for command in (["eval", path], ["resume", path, "--total-timesteps", "1024"]):
             assert main(command) == 2
             said = capsys.readouterr().err
-            assert "unknown algorithm 'careful'" in said
-            assert "--import its module" in said
+            assert "algorithm 'careful' is not registered" in said
+            assert "--import MODULE" in said
 
     def test_names_are_given_once(self):
         with pytest.raises(UserError, match="there is an algorithm 'ppo' already"):
             isobatch.algorithm("ppo")(Ppo)
-        with pytest.raises(UserError, match="unknown algorithm 'pppo'"):
+        with pytest.raises(UserError, match="algorithm 'pppo' is not registered"):
             isobatch.algorithm("mine", like="pppo")
 
     def test_a_model_of_its_own(self, tmp_path):

@@ -21,6 +21,9 @@ ROOMS = [
 ALLOWED = {
     # Where people look for it: recipe.rescale(n_envs=16).
     ("isobatch.recipe.tables", "isobatch.scaling"),
+    # And the figure of a run's page: run.plot().
+    ("isobatch.run.result", "isobatch.report.course"),
+    ("isobatch.run.result", "isobatch.report.figures"),
 }
 FRONT = {"isobatch", "isobatch.__main__"}
 """The package itself and `python -m isobatch`: they open the doors, and belong to no room."""

@@ -122,7 +122,9 @@ def test_bad_value_names_the_field(field, value):
 
 
 def test_an_unknown_algorithm_is_refused_with_those_there_are():
-    with pytest.raises(UserError, match=r"unknown algorithm 'pppo'.*Did you mean ppo") as caught:
+    with pytest.raises(
+        UserError, match=r"algorithm 'pppo' is not registered.*Did you mean ppo"
+    ) as caught:
         RECIPE.replace(algo="pppo")
     assert caught.value.field == "algo"
 

@@ -13,7 +13,6 @@ from functools import cached_property
 from statistics import median
 from typing import Any, NamedTuple
 
-from isobatch import registry
 from isobatch.batch import Batch
 from isobatch.errors import UserError
 from isobatch.recipe import Recipe
@@ -85,9 +84,7 @@ class History:
         end: int | None = None,
     ) -> None:
         self.recipe, self.actions = recipe, actions
-        # One of the user's own may not be registered here.
-        unknown = registry.Algorithm(recipe.algo, learner=None)
-        self.algorithm = registry.ALGORITHMS.get(recipe.algo, unknown)
+        self.algorithm = recipe.algorithm
         self._columns = rows if isinstance(rows, Columns) else Columns([*map(numbers, rows)])
         self.end = self._columns.count if end is None else end
         self._evaluations = list(evaluations)

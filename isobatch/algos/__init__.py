@@ -33,7 +33,7 @@ def check(recipe: Recipe, observations: ObservationLayout | None = None) -> None
     Its algorithm and objective must be registered in this process; a learner's own `check`, if its
     class has one, is asked about the observations.
     """
-    if recipe.algorithm.policy_gradient:
+    if registry.find(recipe.algo).policy_gradient:
         policy_loss(recipe.objective.objective)
     own = getattr(learner_class(recipe), "check", None)
     if own is not None and observations is not None:
@@ -42,7 +42,7 @@ def check(recipe: Recipe, observations: ObservationLayout | None = None) -> None
 
 def learner_class(recipe: Recipe) -> Callable[[Context], Learner]:
     """Return a recipe's learner class, imported now where the registry only names it."""
-    kind = recipe.algorithm.learner
+    kind = registry.find(recipe.algo).learner
     if not isinstance(kind, str):
         return kind
     module, _, name = kind.partition(":")

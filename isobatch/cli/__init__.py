@@ -39,7 +39,7 @@ minibatches, epochs.
 
   isobatch COMMAND --help explains a command; isobatch train ENV --help shows every setting with
   the environment's defaults. Every command takes --import MODULE, once or more: a module of yours
-  that registers objectives or algorithms.
+  that registers objectives, algorithms, encoders or environments.
 """
 PACKAGE = str(Path(__file__).parents[1])
 COMMANDS = {

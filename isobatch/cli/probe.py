@@ -175,6 +175,7 @@ def _policies(parsed: Any, question: Question) -> list[policy.Policy]:
     recipe = Recipe.load(path / "recipe.toml")
     require_trusted(recipe.env, parsed.env)
     check(recipe, question)
+    envs.maker_of(recipe)  # One that is not registered is said before anything is done.
     parts = _fractions(parsed.at, "--at")
     loaded = [policy.load(path, at=part) for part in parts] if parts else [policy.load(path)]
     return list({each.env_steps: each for each in loaded}.values())

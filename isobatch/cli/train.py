@@ -134,7 +134,7 @@ def _base_recipe(env: str | None, arguments: list[str]) -> Recipe:
     """Return the recipe the flags override: a file's, the environment's preset, or for help any."""
     file = _value_of("--recipe", arguments)
     if file is not None:
-        recipe = Recipe.load(file)
+        recipe = Recipe.load(file, to_train=True)
         if env is not None:
             return recipe.replace(env=env)
         from isobatch.envs.catalog import require_trusted

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from isobatch.envs import gym, pool, tensor
+from isobatch import registry
+from isobatch.envs import gym, own, pool, tensor
 from isobatch.envs.remade import RemadeEnv
 from isobatch.envs.step import BatchedEnv
 from isobatch.errors import UserError, nearest
@@ -27,6 +28,7 @@ MAKERS = {
     "envpool": Maker(pool.ids, pool.make, pool.time_limit),
     "gymnasium": Maker(gym.ids, gym.make, gym.time_limit),
     "tensor": Maker(tensor.ids, tensor.make),
+    "python": Maker(own.ids, own.make),
 }
 """By the prefix of an id, `maker:Id`."""
 UNPREFIXED = ("envpool", "gymnasium")
@@ -65,8 +67,9 @@ def families() -> dict[str, list[str]]:
 def resolve(env_id: str) -> Source:
     """Return who makes `env_id`: EnvPool where it can, else Gymnasium.
 
-    `gymnasium:Id` asks for Gymnasium's, `tensor:Id` for a built-in tensor environment, and
-    `module:Id` imports the module first, as Gymnasium does.
+    `gymnasium:Id` asks for Gymnasium's, `tensor:Id` for a built-in tensor environment,
+    `python:name` for what the user registered, and `module:Id` imports the module first, as
+    Gymnasium does.
     """
     prefix, colon, rest = env_id.partition(":")
     if colon and prefix not in MAKERS:
@@ -76,8 +79,14 @@ def resolve(env_id: str) -> Source:
         family = MAKERS[maker].ids().get(name)
         if family is not None:
             return Source(maker, name, family)
+    if prefix == "python":
+        raise own.unregistered(name)
     everything = [known for maker in asked for known in MAKERS[maker].ids()]
-    raise UserError(f"unknown environment {env_id!r}.{nearest(name, everything)}", field="env")
+    raise UserError(
+        f"unknown environment {env_id!r}.{nearest(name, everything)} One of your own: "
+        f"{registry.IMPORT_IT}",
+        field="env",
+    )
 
 
 def described(env: BatchedEnv) -> str:
@@ -99,11 +108,12 @@ def described(env: BatchedEnv) -> str:
 def require_trusted(env_id: str, given: str | None) -> None:
     """Refuse to import a module that only a file names; `given` is what the user typed.
 
-    `module:Id` runs the module's code. That is the user's wish on the command line or in Python,
-    not a recipe file's.
+    `module:Id` runs the module's code. That is the user's wish on the command line, there by
+    --import too, or in Python, not a recipe file's.
     """
     prefix, colon, _ = env_id.partition(":")
-    if colon and prefix not in (*MAKERS, "python") and given != env_id:
+    if colon and prefix not in MAKERS and prefix not in registry.IMPORTED and given != env_id:
         raise UserError(
-            f"the recipe's env {env_id!r} imports a module: allow it with --env {env_id}"
+            f"the recipe's env {env_id!r} imports a module: allow it with --import {prefix} or "
+            f"--env {env_id}"
         )

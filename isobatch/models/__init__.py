@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from isobatch import registry
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.models.actor_critic import Actor, ActorCritic
 from isobatch.models.agent import Agent
@@ -19,7 +20,7 @@ def make_agent(
     encoder: EncoderFactory | nn.Module | None = None,
 ) -> Agent:
     """Return the networks the recipe's algorithm trains."""
-    kind = recipe.algorithm.model
+    kind = registry.find(recipe.algo).model
     if kind == "q-network":
         return QNetwork(observations, actions, recipe.model, encoder)
     if kind == "actor-critic":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from isobatch.envs.spaces import ObservationLayout
-from isobatch.errors import UserError
+from isobatch.errors import UserError, one_line
 from isobatch.models.layers import ACTIVATIONS, linear, stacked
+from isobatch.models.own import EncoderFactory, find, made
 from isobatch.recipe import Model
 
-EncoderFactory = Callable[[ObservationLayout], nn.Module]
 Init = str
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
@@ -341,13 +341,12 @@ class CustomEncoder(Encoder):
 def make_encoder(
     observations: ObservationLayout, model: Model, custom: EncoderFactory | nn.Module | None
 ) -> Encoder:
-    """Return the recipe's encoder, or a copy of the user's own."""
+    """Return the recipe's encoder, or a copy of the user's own, given or registered."""
+    custom = find(model.encoder) if custom is None else custom
     if isinstance(custom, nn.Module):
         return CustomEncoder(copy.deepcopy(custom), observations)
     if custom is not None:
-        return CustomEncoder(custom(observations), observations)
-    if model.encoder == "custom":
-        raise UserError("this run used an encoder of the user's own: pass encoder= to load it")
+        return CustomEncoder(made(custom, observations), observations)
     if observations.image is None and model.encoder in ("nature", "impala"):
         raise UserError(f"encoder {model.encoder} needs images; the observations are vectors")
     if observations.image is not None and model.encoder == "mlp":
@@ -381,8 +380,15 @@ def _output_width(encoder: nn.Module, layout: ObservationLayout) -> int:
         part: torch.zeros(2, *shape, dtype=layout.dtypes[part])
         for part, shape in layout.shapes.items()
     }
-    with torch.no_grad():
-        features = encoder(blank)
+    shapes = ", ".join(str(tuple(part.shape)) for part in blank.values())
+    try:
+        with torch.no_grad():
+            features = encoder(blank)
+    except Exception as error:
+        raise UserError(
+            f"the encoder fails on two observations of zeros, {shapes}: {one_line(error)}",
+            field="encoder",
+        ) from error
     if features.ndim != 2:
         raise UserError(
             f"the encoder gives {tuple(features.shape)} for two observations; "

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from isobatch import registry
 from isobatch.batch import Shape
 from isobatch.errors import UserError
 from isobatch.noise.samples import Of
@@ -44,7 +45,7 @@ class Question:
 
 def check(recipe: Recipe, question: Question) -> None:
     """Refuse what cannot be measured, saying what can."""
-    if not recipe.algorithm.policy_gradient and question.of == "policy":
+    if not registry.find(recipe.algo).policy_gradient and question.of == "policy":
         raise UserError(
             f"{recipe.algo} has no policy gradient, its policy follows the action values: use "
             "--of value"

@@ -102,8 +102,9 @@ class Environment:
 class Model:
     """The networks."""
 
-    encoder: Literal["auto", "mlp", "nature", "impala", "custom"] = "auto"
-    """Observation encoder; auto is nature (DQN's CNN) for images and mlp for vectors."""
+    encoder: Text = "auto"
+    """Observation encoder: mlp, nature (DQN's CNN), impala, or one of your own; auto is nature for
+    images and mlp for vectors."""
     architecture: Literal["shared", "dual", "detach"] = "dual"
     """One encoder for policy and value (shared), one each (dual), or one shared whose gradient
     from the value loss is stopped (detach)."""
@@ -378,8 +379,8 @@ class Recipe:
 
     @property
     def algorithm(self) -> registry.Algorithm:
-        """What the algorithm is and can do; an error where its name is not registered."""
-        return registry.find(self.algo)
+        """What the algorithm is and can do; of one not registered here, the defaults."""
+        return registry.known(self.algo)
 
     @property
     def is_phasic(self) -> bool:
@@ -431,6 +432,8 @@ class Recipe:
         _refuse_types(self, overrides)
         if "algo" in overrides:
             registry.find(overrides["algo"])
+        if "encoder" in overrides:
+            registry.refuse_unknown_encoder(overrides["encoder"])
         own = _coefficients(self, overrides)
         known = self.values | own
         for name in overrides:
@@ -461,19 +464,24 @@ class Recipe:
         return toml.dump(self)
 
     @classmethod
-    def from_toml(cls, text: str, source: str = "recipe") -> Recipe:
-        """Read a recipe; a mistake is reported with its line and field."""
+    def from_toml(cls, text: str, source: str = "recipe", to_train: bool = False) -> Recipe:
+        """Read a recipe; a mistake is reported with its line and field.
+
+        An encoder that is not registered is one only of a recipe that is read `to_train`.
+        """
         recipe: Recipe = toml.build(cls, plain.from_toml(text, source), text, source)
         try:
+            if to_train:
+                registry.refuse_unknown_encoder(recipe.model.encoder)
             return recipe.replace() if recipe.algo in registry.ALGORITHMS else recipe
         except UserError as error:
             name = error.field or ""
             raise toml.located(error, text, source, toml.table_of(cls, name), name) from None
 
     @classmethod
-    def load(cls, path: str | Path) -> Recipe:
-        """Read a recipe file."""
-        return cls.from_toml(files.read_text(path, "recipe"), source=str(path))
+    def load(cls, path: str | Path, to_train: bool = False) -> Recipe:
+        """Read a recipe file, as `from_toml` does."""
+        return cls.from_toml(files.read_text(path, "recipe"), str(path), to_train)
 
 
 def check_budget(recipe: Recipe) -> None:
@@ -513,7 +521,7 @@ def _unknown_field(name: str, known: Mapping[str, Any], objective: str) -> UserE
     hint = nearest(name, list(known))
     if objective not in registry.OBJECTIVES:
         # Then it may well be a coefficient.
-        hint = f" The objective {objective!r} is not registered here: --import its module?"
+        hint = f" The objective {objective!r} is not registered: {registry.IMPORT_IT}"
     return UserError(f"unknown recipe field {shown(name)}.{hint}", field=name)
 
 

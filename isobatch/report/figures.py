@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isobatch.errors import UserError, nearest, shown
 from isobatch.pages.figures import (
     COLOURS,
     DASHES,
@@ -102,6 +103,23 @@ def column(
         ends = [0.0, advised.high]
         layout["yaxis"]["autorangeoptions"] = {"include": ends}
     return {"data": traces, "layout": layout, "along": along}
+
+
+def over_env_steps(course: Course, name: str | None = None) -> Figure:
+    """Draw a column of one run, or its return, whole: with the places of its points in it."""
+    places = Places()
+    found = evaluation([course], places, "Evaluation return", course.recipe.env)
+    if name is not None or found is None:
+        title = "Training return" if name is None else label(name, 40)
+        found = column([course], {name or "episode_return": ""}, title, places)
+    if found is None:
+        raise UserError(
+            f"no row of {course.name} has a number in {shown(name or 'episode_return')}."
+            f"{nearest(name or '', course.columns)}"
+        )
+    for trace, along in zip(found["data"], found.pop("along"), strict=True):
+        trace["x"] = places.sets[along]["env_steps"]
+    return found
 
 
 def evaluation(courses: Sequence[Course], places: Places, title: str, env: str) -> Figure | None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from isobatch import algos, envs, machine
 from isobatch.algos.learner import Awaits, awaits
 from isobatch.algos.stepping import pays_to_compile
+from isobatch.envs.own import PREFIX
 from isobatch.envs.seeds import env_seeds
 from isobatch.errors import UserError
 from isobatch.experience import Collector, Rollout, Several
@@ -62,6 +63,8 @@ def why_alone(recipe: Recipe) -> str | None:
         return f"{recipe.algo} is trained alone"
     if recipe.objective.objective not in BUILT_IN:  # In a stack rows of several runs meet.
         return "its objective is your own, and might look at more than one row at a time"
+    if recipe.env.startswith(PREFIX):
+        return "its environment is your own, and may be a vector of one width"
     if recipe.reshape.batch_schedule:
         return "its batch changes while it trains"
     if recipe.machine.exact_resume:

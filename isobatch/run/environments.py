@@ -90,6 +90,7 @@ class Environments:
         with seeds not used yet.
         """
         scaling.check_schedule(recipe)
+        make_env = envs.maker_of(recipe, make_env)
         if recipe.reshape.is_adaptive and make_env is not None:
             make_env = _single(make_env)
         if recipe.environment.remake_steps:

@@ -166,6 +166,7 @@ def evaluate(
     recipe = policy.recipe
     require_trusted(recipe.env, env)
     n_envs = min(episodes, MOST_ENVS)
+    make_env = envs.maker_of(recipe, make_env)
     if make_env is not None:
         make_env, width, _ = envs.inspect(make_env)
         n_envs = width or n_envs

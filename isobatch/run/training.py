@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -16,8 +15,10 @@ from isobatch import __version__, algos
 from isobatch.clock import OFF, Clock
 from isobatch.envs import MakeEnv
 from isobatch.envs.catalog import require_trusted
+from isobatch.envs.own import PREFIX, id_of
 from isobatch.errors import UserError, understanding
 from isobatch.models import EncoderFactory
+from isobatch.models.own import name_of
 from isobatch.presets import family_preset, preset
 from isobatch.recipe import USERS_OWN, Recipe, check_budget
 from isobatch.run import exact, store, trackers
@@ -26,41 +27,13 @@ from isobatch.run.environments import Environments
 from isobatch.run.live import terminal
 from isobatch.run.loop import OnIteration, run
 from isobatch.run.profile import Profile, kept
+from isobatch.run.result import Run
 from isobatch.run.sinks import Sink
 from isobatch.state import TrainState
 
 EncoderLike = EncoderFactory | torch.nn.Module
 READABLE = ("0.1.0", "0.2.0")
 """Versions whose checkpoints this one goes on from."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run on disk."""
-
-    path: Path
-    interrupted: bool = False
-    """True where the run was stopped before its budget was spent."""
-
-    @property
-    def recipe(self) -> Recipe:
-        """The run's recipe."""
-        return Recipe.load(self.path / "recipe.toml")
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """The run's rows, one per iteration."""
-        return store.read_metrics(self.path)
-
-    @property
-    def evaluations(self) -> list[dict[str, Any]]:
-        """The run's evaluations while training, one row a mark."""
-        return store.read_evaluations(self.path)
-
-    @property
-    def profile(self) -> dict[str, Any] | None:
-        """Where the time of its last sitting went; None where that was not asked for."""
-        return store.read_profile(self.path)
 
 
 def train(
@@ -92,7 +65,7 @@ def train(
     clock, sinks = _clock(profile), [*sinks, *trackers.make(track)]
     custom = None if isinstance(encoder, str) else encoder
     if encoder is not None:
-        overrides["encoder"] = encoder if isinstance(encoder, str) else "custom"
+        overrides["encoder"] = encoder if isinstance(encoder, str) else name_of(encoder)
     recipe = _recipe(env, make_env, algo, recipe, overrides)
     check_budget(recipe)
     algos.check(recipe)
@@ -279,14 +252,15 @@ def _recipe(
     overrides: dict[str, Any],
 ) -> Recipe:
     if recipe is not None:
-        if env is not None or (make_env is not None and recipe.env != USERS_OWN):
+        if env is not None or (make_env is not None and not recipe.env.startswith(PREFIX)):
             raise UserError("give an environment or a recipe, not both")
         return recipe.replace(**({"algo": algo} if algo else {}), **overrides)
     if (env is None) == (make_env is None):
         raise UserError("give either an environment id or make_env")
     if env is not None:
         return preset(env, algo or "ppo", **overrides)
-    return family_preset("python", USERS_OWN, algo or "ppo", **overrides)
+    assert make_env is not None
+    return family_preset("python", id_of(make_env) or USERS_OWN, algo or "ppo", **overrides)
 
 
 def _begin(environments: Environments, encoder: EncoderLike | None) -> TrainState:

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from isobatch import algos, envs
 from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError, understanding
 from isobatch.machine import fingerprint
-from isobatch.recipe import USERS_OWN, Recipe
+from isobatch.models import own
+from isobatch.recipe import Recipe
 from isobatch.rows import line_of, row_of
 from isobatch.run.loop import OnIteration
 from isobatch.run.reading import read_metrics, read_numbers
@@ -143,11 +145,10 @@ def first_difference(was: dict[str, Any], now: dict[str, Any]) -> Difference | N
 
 def _refuse(path: Path, recipe: Recipe, rows: list[dict[str, Any]], env: str | None) -> None:
     """Refuse what cannot be trained again, or compared."""
-    if recipe.env == USERS_OWN:
-        raise UserError(f"{path} has environments of your own (make_env): it cannot be made again")
-    if recipe.model.encoder == "custom":
-        raise UserError(f"{path} has an encoder of your own: it cannot be made again")
     require_trusted(recipe.env, env)
+    algos.check(recipe)
+    envs.maker_of(recipe)
+    own.find(recipe.model.encoder)
     if not rows:
         raise UserError(f"{path} has no rows yet: there is nothing to compare")
     with understanding(f"{path}/metrics.jsonl"):

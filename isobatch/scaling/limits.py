@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
+from isobatch import registry
 from isobatch.recipe import Recipe
 from isobatch.scaling.factors import Factors, decay_of_mass, decay_of_span
 from isobatch.scaling.horizon import horizon, matching_lambda, mean_lookahead
@@ -172,7 +173,17 @@ def _beyond_noise(factors: Factors, noise_scale: float) -> str | None:
     )
 
 
+def _unregistered(recipe: Recipe, factors: Factors) -> str | None:
+    if recipe.algo in registry.ALGORITHMS:
+        return None
+    return (
+        f"the algorithm {recipe.algo!r} is not registered, so nothing is known of its proximal "
+        f"policy, phases and fixed fields: to take them into account {registry.IMPORT_IT}"
+    )
+
+
 LIMITS: list[Limit] = [
+    _unregistered,
     _several_epochs,
     _other_epochs,
     _stops_at_kl,

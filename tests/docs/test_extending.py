@@ -4,43 +4,15 @@ Commands run outside pytest, in processes of their own.
 """
 
 import csv
-import json
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
-import pytest
 from doc_blocks import DOCS, SHELLS, blocks, commands
 
 from isobatch.run.store import read_metrics
-
-HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def launch():
-    """Return a function that runs a command in a folder: -> what it printed."""
-    with subprocess.Popen(
-        [sys.executable, HERE / "launcher.py"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        asked, answers = process.stdin, process.stdout
-        assert asked
-        assert answers
-
-        def run(folder, words, code=0):
-            print(json.dumps([str(folder), words]), file=asked, flush=True)
-            found, output = json.loads(answers.readline())
-            assert found == code, f"{' '.join(words)}\n{output}"
-            return output
-
-        yield run
-        asked.close()
 
 
 def prepare(name, folder):
@@ -116,10 +88,13 @@ def test_an_algorithm(tmp_path, launch):
     # What it fixes, and who needs the module.
     shared = [*prepare("algorithm", tmp_path)[1][:-1], "runs/shared", "--architecture", "shared"]
     assert "architecture must be dual" in launch(tmp_path, shared, code=2)
-    sizes = {"rescale": ["--n-envs", "4"]}
-    for name in ("resume", "eval", "probe", "rescale", "show"):
-        words = ["isobatch", name, "runs/mine", *sizes.get(name, [])]
-        assert "'my-ppo'" in launch(tmp_path, words, code=2)
+    for name in ("resume", "eval", "probe"):
+        assert "'my-ppo'" in launch(tmp_path, ["isobatch", name, "runs/mine"], code=2)
+    rescale = ["isobatch", "rescale", "runs/mine", "--n-envs", "4"]
+    unknown = "algorithm 'my-ppo' is not registered"
+    assert unknown in launch(tmp_path, rescale)
+    assert unknown not in launch(tmp_path, [*rescale, "--import", "my_ppo"])
+    launch(tmp_path, ["isobatch", "show", "runs/mine"])
     query = ["isobatch", "query", "select algo, advantage_bound from runs", "--runs", "runs/mine"]
     assert "my-ppo" in launch(tmp_path, query)
 
@@ -136,25 +111,38 @@ def test_the_algorithm_has_the_network_it_says(tmp_path, launch):
 
 
 def test_an_environment(tmp_path, launch):
-    python, train, evaluate, tensors = do(launch, "environment", tmp_path)
+    python, train, evaluate, vectors, evaluated, tensors = do(launch, "environment", tmp_path)
     single, vector = map(float, python.split())
     assert single > -1
     assert vector > -1
-    assert "my_envs:Corridor-v0" in train
-    assert "20 episodes" in evaluate
+    assert "Corridor-v0: mean return" in train
+    assert "python:corridors: mean return" in vectors
+    for each in (evaluate, evaluated):
+        assert "20 episodes" in each
     assert float(tensors) > -1
     runs = tmp_path / "runs"
     assert recipe(runs / "single")["env"] == "python:make_env"
     assert recipe(runs / "vector")["batch"]["n_envs"] == 4
     assert recipe(runs / "tensor")["batch"]["n_envs"] == 256
     assert recipe(runs / "corridor")["environment"]["env_options"] == ["length=12"]
+    assert recipe(runs / "corridors")["env"] == "python:corridors"
     # A module that only a file names is not imported.
-    words = ["isobatch", "eval", "runs/corridor", "--import", "my_envs"]
-    assert "--env" in launch(tmp_path, words, code=2)
+    by_module = prepare("environment", tmp_path)[1]
+    by_module[by_module.index("Corridor-v0")] = "my_envs:Corridor-v0"
+    launch(tmp_path, [*by_module[:-1], "runs/module"])
+    assert "--import my_envs" in launch(tmp_path, ["isobatch", "eval", "runs/module"], code=2)
+    for confirmed in (["--import", "my_envs"],
+                      ["--import", "os", "--env", "my_envs:Corridor-v0"]):  # fmt: skip
+        launch(tmp_path, ["isobatch", "eval", "runs/module", *confirmed])
+    refused = launch(tmp_path, ["isobatch", "probe", "runs/corridors", "--import", "my_vector"], 2)
+    assert "a vector of 4 environments" in refused
 
 
 def test_an_encoder(tmp_path, launch):
-    (printed,) = do(launch, "encoder", tmp_path)
+    trained, evaluated, printed = do(launch, "encoder", tmp_path)
+    assert "CartPole-v1: mean return" in trained
+    assert "5 episodes" in evaluated
+    assert recipe(tmp_path / "runs" / "gated")["model"]["encoder"] == "gated"
     action, score = printed.split()
     assert action in "01"
     assert float(score) > 8

@@ -23,6 +23,13 @@ OTHERS = ("make", "pip", "python", ".", "git")
 """First words of commands that are not Isobatch's."""
 OWN_FLAGS = {"--spo-penalty", "--advantage-bound"}
 """Of the objective and the algorithm that the pages on extending register."""
+OWN_NAMES = {
+    "my-ppo": "ppo",
+    "gated": "mlp",
+    "Corridor-v0": "CartPole-v1",
+    "python:corridors": "CartPole-v1",
+}
+"""What those pages register, and what may stand in its place."""
 
 
 FOREIGN = {"--key", "--logdir", "--num-envs"}
@@ -93,7 +100,7 @@ def _without_imports(words):
         if word in {"--import", *OWN_FLAGS}:
             words.pop(0)
         else:
-            rest.append("ppo" if word == "my-ppo" else word)
+            rest.append(OWN_NAMES.get(word, word))
     return rest
 
 

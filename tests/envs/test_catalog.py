@@ -44,7 +44,9 @@ def test_an_unknown_id_is_refused_with_the_nearest(env_id, suggestion):
 
 
 def test_an_id_unlike_any_other_is_refused_without_a_guess():
-    with pytest.raises(UserError, match=r"unknown environment 'qqqqqqqqqqqq'\.$"):
+    with pytest.raises(
+        UserError, match=r"unknown environment 'qqqqqqqqqqqq'\. One of your own: pass --import"
+    ):
         resolve("qqqqqqqqqqqq")
 
 

@@ -1,0 +1,38 @@
+"""The notebook runs from top to bottom, and is kept without outputs."""
+
+import pytest
+from doc_blocks import DOCS
+
+NOTEBOOK = DOCS / "notebooks" / "first-steps.ipynb"
+
+
+def shown(cell):
+    """Return all that a cell printed or displayed, as text."""
+    parts = [each.get("text", each.get("data", {})) for each in cell["outputs"]]
+    return "\n".join(part if isinstance(part, str) else "\n".join(map(str, part)) + str(part)
+                     for part in parts)  # fmt: skip
+
+
+def test_it_runs_as_it_stands(tmp_path, monkeypatch):
+    pytest.importorskip("pandas")
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    monkeypatch.setenv("ISOBATCH_BUDGET", "4096")
+    for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    cells = {cell["source"]: cell for cell in notebook.cells if cell["cell_type"] == "code"}
+    assert not any(cell["outputs"] for cell in cells.values())
+
+    client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
+    client.execute(cwd=str(tmp_path))
+
+    def after(beginning):
+        (found,) = (cell for text, cell in cells.items() if text.startswith(beginning))
+        return shown(found)
+
+    assert "of 4,096 env steps" in after("run = isobatch.train")
+    assert "Evaluation return" in after("run.plot()")
+    assert "clip_fraction" in after("metrics = run.to_pandas()")
+    assert "n_envs: 8 -> 64" in after("rescaled = ")
+    assert "noise scale" in after("policy = isobatch.load")
+    assert "Try: " in after("for finding in")
