@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from isobatch.errors import printable
 from isobatch.estimate import Estimate
 
+NARROWEST = 40
+"""Lines are not wrapped to less, however narrow a terminal is."""
+
 
 def say(text: str = "", error: bool = False) -> None:
     """Print lines for a person; all that commands print goes through here.
 
-    What comes from files may hold control characters, which a terminal would obey: they are spelled
-    out.
+    On a terminal they are wrapped at words to its width. Elsewhere a message stays on one line, so
+    that programs can read it. What comes from files may hold control characters, which a terminal
+    would obey: they are spelled out.
     """
-    print(plain(text), file=sys.stderr if error else sys.stdout, flush=True)
+    stream = sys.stderr if error else sys.stdout
+    shown = plain(text)
+    if stream.isatty():
+        shown = wrapped(shown, shutil.get_terminal_size().columns)
+    print(shown, file=stream, flush=True)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Break lines that are too long between words; what follows is indented by two more."""
+    return "\n".join(_wrapped(line, max(width, NARROWEST)) for line in text.split("\n"))
+
+
+def _wrapped(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    indent = line[: len(line) - len(line.lstrip())]
+    return "\n".join(
+        textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=f"{indent}  ",
+            break_long_words=False,  # A path is to be copied whole.
+            break_on_hyphens=False,
+        )
+    )
 
 
 def plain(text: str) -> str:

@@ -37,7 +37,7 @@ def test_many_values_are_averaged_in_columns():
 def test_the_picture_has_return_batch_and_time():
     lines = picture(ROW, [10.0, 20.74])
     assert lines[0] == "return 20.74  ▁█  10 to 20.74"
-    assert lines[2] == ("batch 8 x 128 = 1,024 rows, 4 minibatches of 256, each row used 10 times")
+    assert lines[2] == ("batch 8 x 128 = 1,024 transitions, 4 minibatches of 256, 10 epochs")
     assert lines[3] == "time  environments 10%  acting 10%  learning 70%  other 10%"
     assert all(len(line) <= 80 for line in lines)
 

@@ -61,7 +61,7 @@ def _runs(sources: list[Path], out: Path | None) -> int:
         for finding in course.findings:
             run = f"{course.name}: " if len(courses) > 1 else ""
             say(f"{run}{finding.severity}: {finding.sentence}")
-    say(f"report of {counted(len(courses), 'run')}: {out}")
+    say(f"report of {counted(len(courses), 'run')} saved to {out}")
     return 0
 
 

@@ -461,7 +461,7 @@ def test_the_command_writes_into_the_run(command, three, tmp_path, monkeypatch):
     assert code == 0
     lines = said.splitlines()
     assert lines[0] == f"problem: {FINDINGS[0].sentence}"
-    assert lines[-1] == "report of 1 run: mine/report.html"
+    assert lines[-1] == "report of 1 run saved to mine/report.html"
     assert Elements(Path("mine/report.html").read_text()).data["name"] == "mine"
 
 
@@ -469,7 +469,7 @@ def test_the_command_compares_runs(command, three, tmp_path):
     shutil.copytree(three / "a", "x/mine")
     shutil.copytree(three / "b", "y/mine")
     code, said, _ = command("x/mine", "y/mine", "x/../x/mine")
-    assert (code, said.splitlines()[-1]) == (0, "report of 2 runs: report.html")
+    assert (code, said.splitlines()[-1]) == (0, "report of 2 runs saved to report.html")
     figure = Elements(Path("report.html").read_text()).data["figures"]["entropy"]
     assert [trace["name"] for trace in figure["data"]] == ["x/mine", "y/mine"]
     assert command("x/mine", "y/mine", "--out", "here.html")[0] == 0
@@ -481,7 +481,7 @@ def test_the_command_compares_the_seeds_of_a_directory(command, three):
         shutil.copytree(three / "a", f"seeds/seed-{seed}")
         Path(f"seeds/seed-{seed}/recipe.toml").write_text(RECIPE.replace(seed=seed).to_toml())
     code, said, _ = command("seeds")
-    assert (code, said.splitlines()[-1]) == (0, "report of 2 runs: seeds/report.html")
+    assert (code, said.splitlines()[-1]) == (0, "report of 2 runs saved to seeds/report.html")
     figure = Elements(Path("seeds/report.html").read_text()).data["figures"]["entropy"]
     assert [trace["name"] for trace in figure["data"]] == ["seed-9", "seed-10"]
 
