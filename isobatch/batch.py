@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """N environments x T steps, cut into M minibatches, passed over E times.
+    """N environments x T steps, split into M minibatches, for E epochs.
 
     Everything else about the batch follows from these four and is a property, never stored.
     """
@@ -58,7 +58,7 @@ class Batch:
     n_steps: int = 128
     """Steps per environment in one rollout, T."""
     n_minibatches: int = 4
-    """Parts each epoch's rows are cut into, M: one gradient step each."""
+    """Minibatches per epoch, M: one gradient step each."""
     n_epochs: int = 4
     """Passes over one rollout, E."""
 

@@ -4,43 +4,15 @@ Commands run outside pytest, in processes of their own.
 """
 
 import csv
-import json
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
-import pytest
 from doc_blocks import DOCS, SHELLS, blocks, commands
 
 from isobatch.run.store import read_metrics
-
-HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def launch():
-    """Return a function that runs a command in a folder: -> what it printed."""
-    with subprocess.Popen(
-        [sys.executable, HERE / "launcher.py"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        asked, answers = process.stdin, process.stdout
-        assert asked
-        assert answers
-
-        def run(folder, words, code=0):
-            print(json.dumps([str(folder), words]), file=asked, flush=True)
-            found, output = json.loads(answers.readline())
-            assert found == code, f"{' '.join(words)}\n{output}"
-            return output
-
-        yield run
-        asked.close()
 
 
 def prepare(name, folder):
