@@ -9,6 +9,7 @@ from isobatch.envs.remade import EPISODES
 from isobatch.envs.step import BatchedEnv, Observation, Step
 from isobatch.errors import UserError
 from isobatch.recipe import USERS_OWN, Recipe
+from isobatch.text import counted
 
 __all__ = [
     "BatchedEnv", "MakeEnv", "Observation", "Step", "inspect", "make", "refuse_remaking", "wrap",
@@ -116,8 +117,8 @@ def wrap(
     if hasattr(env, "num_envs"):
         if env.num_envs != len(seeds):
             raise UserError(
-                f"make_env returned a vector of {env.num_envs} environments, but n_envs is "
-                f"{len(seeds)}"
+                f"make_env returned a vector of {counted(env.num_envs, 'environment')}, but n_envs "
+                f"is {len(seeds)}"
             )
         if hasattr(env, "device"):
             return TensorAdapter(env, name, seeds)

@@ -242,8 +242,8 @@ class Probe:
     epoch, with 50 at one gradient step (a2c)."""
     diagnostics: Literal["cheap", "full", "off"] = "cheap"
     """Measure weight norm, gradient kurtosis, feature rank, dormant units, policy variance,
-    importance weights and state coverage: cheap every 16,384 transitions (10 iterations at most), full
-    in every iteration, with two more ranks and, of few states, the entropy of visits. What is
+    importance weights and state coverage: cheap every 16,384 transitions (10 iterations at most),
+    full in every iteration, with two more ranks and, of few states, the entropy of visits. What is
     learned does not depend on it."""
 
 
