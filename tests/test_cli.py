@@ -394,7 +394,8 @@ def test_an_environments_help_answers_at_once_without_the_heavy_modules(env):
         shown.stdout.split("\n")[-2].split()
     )
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
-    assert f"(default: {isobatch.preset(env).batch.n_steps})" in shown.stdout
+    text = " ".join(shown.stdout.split())
+    assert f"(default: {isobatch.preset(env).batch.n_steps})" in text
 
 
 def test_training_starts_without_modules_it_does_not_use(tmp_path):

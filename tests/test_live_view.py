@@ -59,6 +59,28 @@ def test_the_view_fits_80_columns_and_names_what_is_the_matter():
     assert "few-updates" in out
     assert "2,048 of 2,048 env steps" in out
     assert "return 30" in out
+    assert "2,048 of 2,048 env steps done in" in out
+
+
+def test_a_run_that_was_stopped_does_not_say_that_it_is_done():
+    screen = io.StringIO()
+    view = LiveView(Console(file=screen, width=80, force_terminal=True))
+    view.start(broken(), "runs/x", 0)
+    view.row(ROW)
+    view.stop()
+    out = screen.getvalue()
+    assert "stopped after 0 s" in out
+    assert "done in" not in out
+
+
+def test_a_change_of_the_batch_is_printed_above():
+    screen = io.StringIO()
+    view = LiveView(Console(file=screen, width=80, force_terminal=True))
+    view.start(broken(), "runs/x", 0)
+    view.row(ROW | {"reshaped": "n_envs 8 -> 32", "decision": "noise scale 9"})
+    view.row(ROW)
+    view.stop()
+    assert screen.getvalue().count("1,024 env steps: reshaped: n_envs 8 -> 32 (noise scale 9)") == 1
 
 
 def test_lines_say_a_finding_once(capsys):

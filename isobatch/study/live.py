@@ -49,10 +49,11 @@ class Progress:
         runs = counted(len(self.states), "run")
         if done + failed == len(self.states):
             return f"finished in {duration(self.seconds)}: {done} done, {failed} failed of {runs}"
-        left = "" if self.seconds_left is None else f", about {duration(self.seconds_left)} left"
+        seconds = self.seconds_left or 0.0
+        left = f", about {duration(seconds)} left" if seconds >= 1 else ""
         return (
             f"{done} done, {self.count('running')} running, {failed} failed of {runs}, "
-            f"{self.share:.0%}{left}"
+            f"{min(self.share, 0.99):.0%}{left}"
         )
 
 

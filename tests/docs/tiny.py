@@ -48,6 +48,7 @@ def _training(words, folder):
 def bound():
     """Bound what no flag of a command bounds, in this process."""
     import isobatch
+    from isobatch.probe import plan
     from isobatch.run import throughput
     from isobatch.study import design
 
@@ -62,6 +63,7 @@ def bound():
         return replace(study, envs=study.envs[:1], budget=STEPS)
 
     os.environ["WANDB_MODE"] = "offline"
+    plan.FEWEST_ENVS, plan.MOST_ROWS, plan.MOST_AHEAD = 16, 1 << 12, 64
     isobatch.train = tiny_train
     design.load = tiny_study
     throughput.measure = lambda recipe, **settings: measure(recipe, seconds=0.1, **settings)
