@@ -28,7 +28,8 @@ OF_OTHERS = {
     "ppo.yml": "CartPole-v1:\n  n_envs: 8\n  n_timesteps: !!float 1e5\n  policy: 'MlpPolicy'\n"
     "  n_steps: 32\n  batch_size: 256\n  n_epochs: 20\n  learning_rate: lin_0.001\n",
     "runner.json": '{"num_envs": 4096, "num_steps_per_env": 24, "seed": 1, '
-    '"algorithm": {"num_mini_batches": 4, "num_learning_epochs": 5, "schedule": "fixed"}}',
+    '"algorithm": {"num_mini_batches": 4, "num_learning_epochs": 5, '
+    '"schedule": "fixed", "gamma": 0.99, "entropy_coef": 0.01}}',
 }
 """Files of other libraries, which a reader of the page has."""
 WITH_COMMANDS = [
