@@ -14,13 +14,13 @@ import sys
 import tempfile
 import traceback
 
-import envpool  # noqa: F401
 import gymnasium.vector  # noqa: F401
 
 import isobatch.algos.ppo
 import isobatch.probe.laboratory
 import isobatch.run.training  # noqa: F401
 from isobatch.cli import main
+from isobatch.envs.pool import load_envpool
 
 import tiny  # isort: skip
 
@@ -60,6 +60,7 @@ def fork(folder, words, is_tiny):
         return code, output.read().decode()
 
 
+load_envpool()  # As commands do: with what Procgen draws by.
 # The folder of this file is no part of what a user's program sees.
 del sys.path[0]
 for line in sys.stdin:
