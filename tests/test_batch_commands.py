@@ -149,7 +149,7 @@ def test_the_batch_is_drawn_in_text_and_as_an_image(command):
         "rollout: 256 environments x 256 steps = 65,536 transitions",
         "minibatches: 8 of 8,192 transitions",
         "updates: 8 x 1 epoch = 8 gradient steps per iteration",
-        "auxiliary phase: 32 rollouts = 2,097,152 rows, 6 epochs",
+        "auxiliary phase: 32 rollouts = 2,097,152 transitions, 6 epochs",
         "minibatches of 16 x 256 transitions",
     ):
         assert words in said

@@ -4,7 +4,8 @@
                             [exit code, output]
 
 Every command is `python FILE` or `isobatch ...`; a tiny one is bounded as `tiny` says. Importing
-PyTorch and EnvPool takes longer than what the pages' examples do, so it is done once and forked.
+PyTorch, EnvPool and others takes longer than what the pages' examples do, so it is done once and
+forked.
 """
 
 import json
@@ -14,7 +15,10 @@ import sys
 import tempfile
 import traceback
 
+import duckdb  # noqa: F401
 import gymnasium.vector  # noqa: F401
+import plotly.graph_objects  # noqa: F401
+import scipy.stats  # noqa: F401
 
 import isobatch.algos.ppo
 import isobatch.probe.laboratory

@@ -48,6 +48,7 @@ def _training(words, folder):
 def bound():
     """Bound what no flag of a command bounds, in this process."""
     import isobatch
+    from isobatch.noise import clusters
     from isobatch.probe import plan
     from isobatch.run import throughput
     from isobatch.study import design
@@ -63,6 +64,7 @@ def bound():
         return replace(study, envs=study.envs[:1], budget=STEPS)
 
     os.environ["WANDB_MODE"] = "offline"
+    clusters.RESAMPLES = 50
     plan.FEWEST_ENVS, plan.MOST_ROWS, plan.MOST_AHEAD = 16, 1 << 12, 64
     isobatch.train = tiny_train
     design.load = tiny_study
