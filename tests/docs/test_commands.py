@@ -24,8 +24,8 @@ BUILDS_ON = {
     "tasks/resume-evaluate.md": ["getting-started.md"],
 }
 """Pages whose commands take runs that other pages made."""
-LONG = {"tasks/probe.md"}
-"""Pages that take as long as half of the others: `make test-faults` does what they say."""
+LONG = {"tasks/algorithm.md", "tasks/probe.md", "tasks/query.md", "tasks/resume-evaluate.md"}
+"""Pages that take longest and repeat most of others: `make test-faults` does what they say."""
 OF_OTHERS = {
     "ppo.yml": "CartPole-v1:\n  n_envs: 8\n  n_timesteps: !!float 1e5\n  policy: 'MlpPolicy'\n"
     "  n_steps: 32\n  batch_size: 256\n  n_epochs: 20\n  learning_rate: lin_0.001\n",
@@ -77,13 +77,12 @@ def _do(launch, page, folder):
                     launch(folder, shortened(words, folder), tiny=True)
 
 
-def each_page():
-    for page in WITH_COMMANDS:
-        marks = [pytest.mark.long] if name(page) in LONG else []
-        yield pytest.param(page, id=name(page), marks=marks)
+def parameter(page):
+    marks = [pytest.mark.long] if name(page) in LONG else []
+    return pytest.param(page, id=name(page), marks=marks)
 
 
-@pytest.mark.parametrize("page", each_page())
+@pytest.mark.parametrize("page", list(map(parameter, WITH_COMMANDS)))
 def test_what_a_page_says_can_be_done(page, done):
     done(page)
 
