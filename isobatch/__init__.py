@@ -1,4 +1,4 @@
-"""Isobatch: on-policy reinforcement learning in which the batch is a thing you can hold."""
+"""Isobatch: on-policy reinforcement learning in which the batch is an explicit, tunable object."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """N environments x T steps, cut into M minibatches, passed over E times.
+    """N environments x T steps, split into M minibatches, for E epochs.
 
     Everything else about the batch follows from these four and is a property, never stored.
     """
@@ -58,7 +58,7 @@ class Batch:
     n_steps: int = 128
     """Steps per environment in one rollout, T."""
     n_minibatches: int = 4
-    """Parts each epoch's rows are cut into, M: one gradient step each."""
+    """Minibatches per epoch, M: one gradient step each."""
     n_epochs: int = 4
     """Passes over one rollout, E."""
 
@@ -67,8 +67,8 @@ class Batch:
             positive(field.name, getattr(self, field.name))
         if self.n_minibatches > self.rollout_size:
             raise UserError(
-                f"n_minibatches {self.n_minibatches} is more than the {self.rollout_size} rows of "
-                f"a rollout (n_envs {self.n_envs} x n_steps {self.n_steps})",
+                f"n_minibatches {self.n_minibatches} exceeds the transitions of a rollout, "
+                f"{self.rollout_size} (n_envs {self.n_envs} x n_steps {self.n_steps})",
                 field="n_minibatches",
             )
 
@@ -186,10 +186,12 @@ def positive(name: str, value: Any) -> int:
 def minibatch_count(rollout_size: int, minibatch_size: int) -> int:
     """Return M for minibatches of `minibatch_size` rows; the rollout must divide evenly."""
     if positive("minibatch_size", minibatch_size) > rollout_size:
-        raise UserError(f"a minibatch of {minibatch_size} is more than the {rollout_size} rows")
+        raise UserError(
+            f"minibatch_size {minibatch_size} exceeds the transitions of a rollout, {rollout_size}"
+        )
     if rollout_size % minibatch_size:
         raise UserError(
-            f"minibatches of {minibatch_size} rows do not divide a rollout of {rollout_size}"
+            f"minibatches of {minibatch_size} do not divide a rollout of {rollout_size} transitions"
             f"{_nearest_divisors(rollout_size, minibatch_size)}"
         )
     return rollout_size // minibatch_size

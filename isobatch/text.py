@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -11,14 +12,48 @@ from collections.abc import Sequence
 from isobatch.errors import printable
 from isobatch.estimate import Estimate
 
+WIDTH = 80
+"""Columns that every answer fits."""
+NARROWEST = 40
+"""Lines are not wrapped to less, however narrow a terminal is."""
+
 
 def say(text: str = "", error: bool = False) -> None:
     """Print lines for a person; all that commands print goes through here.
 
-    What comes from files may hold control characters, which a terminal would obey: they are spelled
-    out.
+    On a terminal they are wrapped at words to its width. Elsewhere a message stays on one line, so
+    that programs can read it. What comes from files may hold control characters, which a terminal
+    would obey: they are spelled out.
     """
-    print(plain(text), file=sys.stderr if error else sys.stdout, flush=True)
+    stream = sys.stderr if error else sys.stdout
+    shown = plain(text)
+    if stream.isatty():
+        width = max(NARROWEST, shutil.get_terminal_size().columns)
+        shown = "\n".join(wrapped(shown, hanging="  ", width=width))
+    print(shown, file=stream, flush=True)
+
+
+def wrapped(text: str, indent: str = "", hanging: str = "", width: int = WIDTH) -> list[str]:
+    """Return a text's lines, those that are too long broken between words.
+
+    `indent` stands before every line. What follows a break has the indentation of its line, that of
+    its text in an item of a list, and `hanging`.
+    """
+    lines: list[str] = []
+    for line in text.split("\n") if text else []:
+        body = line.lstrip()
+        item = "  " if body.startswith(("- ", "! ")) else ""
+        own = indent + line[: len(line) - len(body)]
+        fits = len(indent + line) <= width
+        lines += [indent + line] if fits else textwrap.wrap(
+            body,
+            width,
+            initial_indent=own,
+            subsequent_indent=own + item + hanging,
+            break_long_words=False,  # A path is to be copied whole.
+            break_on_hyphens=False,
+        )  # fmt: skip
+    return lines
 
 
 def plain(text: str) -> str:
@@ -66,17 +101,6 @@ def duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
-
-
-WIDTH = 80
-"""Columns of a terminal that everything fits."""
-
-
-def wrapped(text: str, hanging: str = "") -> list[str]:
-    """Break a text at words into lines of at most `WIDTH`, the later ones after `hanging`."""
-    return textwrap.wrap(
-        text, WIDTH, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def folded(words: Sequence[str]) -> str:

@@ -46,7 +46,7 @@ def test_bad_value_names_the_field(field, value):
 
 
 def test_more_minibatches_than_rows():
-    with pytest.raises(UserError, match=r"n_minibatches 9 .* 8 rows .*n_envs 2 x n_steps 4"):
+    with pytest.raises(UserError, match=r"n_minibatches 9 .* 8 .*n_envs 2 x n_steps 4"):
         Batch(n_envs=2, n_steps=4, n_minibatches=9)
     assert Batch(n_envs=2, n_steps=4, n_minibatches=8).minibatch_size == 1
 
@@ -74,8 +74,8 @@ def test_minibatch_count():
     ("size", "message"),
     [
         (0, "minibatch_size must be at least 1, got 0"),
-        (2000, "2000 is more than the 1024 rows"),
-        (100, "100 rows do not divide a rollout of 1024; the nearest that do: 64 and 128"),
+        (2000, "2000 exceeds the transitions of a rollout, 1024"),
+        (100, "100 do not divide a rollout of 1024 transitions; the nearest that do: 64 and 128"),
     ],
 )
 def test_minibatch_count_says_what_is_wrong(size, message):

@@ -155,18 +155,18 @@ def test_the_batch_is_drawn_in_text_and_as_an_image(command):
     code, said, _ = command("show run --svg batch.svg")
     assert code == 0
     for words in (
-        "rollout: 256 environments x 256 steps = 65,536 rows",
-        "minibatches: 8 of 8,192 rows",
+        "rollout: 256 environments x 256 steps = 65,536 transitions",
+        "minibatches: 8 of 8,192 transitions",
         "updates: 8 x 1 epoch = 8 gradient steps per iteration",
-        "auxiliary phase: 32 rollouts = 2,097,152 rows, 6 epochs",
-        "minibatches of 16 x 256 rows",
+        "auxiliary phase: 32 rollouts = 2,097,152 transitions, 6 epochs",
+        "minibatches of 16 x 256 transitions",
     ):
         assert words in said
     image = ElementTree.parse("batch.svg").getroot()
     text = " ".join("".join(each.itertext()) for each in image.iter() if "text" in each.tag)
-    assert "256 environments x 256 steps = 65,536 rows" in text
+    assert "256 environments x 256 steps = 65,536 transitions" in text
     _, said, _ = command("show CartPole-v1")
-    assert "8 environments x 128 steps = 1,024 rows" in said
+    assert "8 environments x 128 steps = 1,024 transitions" in said
     assert "auxiliary" not in said
 
 

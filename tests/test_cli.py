@@ -85,7 +85,7 @@ BAD_REQUESTS = {
     "less than none": ("train CartPole-v1 --n-steps -3", ["n_steps", "at least 1"]),
     "more minibatches than rows": (
         "train CartPole-v1 --n-envs 2 --n-steps 4 --n-minibatches 9",
-        ["n_minibatches 9", "8 rows"],
+        ["n_minibatches 9", "transitions", "8 "],
     ),
     "minibatches that do not divide": (
         "train CartPole-v1 --n-envs 2 --n-steps 50 --minibatch-size 33",
@@ -319,7 +319,7 @@ def test_plain_output_says_what_runs_and_how_it_goes(command):
     lines = output.splitlines()
     assert "2 envs x 8 steps" in lines[0]
     assert "steps/s" in lines[1]
-    assert "saved in run" in lines[-1]
+    assert "saved to run" in lines[-1]
 
 
 def test_a_terminal_shows_progress_and_readings(command, monkeypatch):
@@ -327,7 +327,7 @@ def test_a_terminal_shows_progress_and_readings(command, monkeypatch):
     words = [word for word in TINY if word != "--quiet"]
     code, output, complaints = command("train", "CartPole-v1", *words, "--out", "run")
     assert (code, complaints) == (0, "")
-    assert all(reading in output for reading in ("of 32", "steps/s", "KL", "clip", "saved in run"))
+    assert all(reading in output for reading in ("of 32", "steps/s", "KL", "clip", "saved to run"))
 
 
 def test_numbers_may_be_written_as_people_write_them(command):
@@ -339,7 +339,7 @@ def test_numbers_may_be_written_as_people_write_them(command):
 def test_the_families_are_listed_with_their_presets(command):
     code, output, _ = command("envs")
     assert code == 0
-    families = {line.split()[0] for line in output.splitlines()[1:]}
+    families = {line.split()[0] for line in output.splitlines()[1:-1]}
     assert {"classic", "atari", "procgen-easy", "procgen-hard", "mujoco", "minigrid"} <= families
 
 
@@ -394,7 +394,8 @@ def test_an_environments_help_answers_at_once_without_the_heavy_modules(env):
         shown.stdout.split("\n")[-2].split()
     )
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
-    assert f"(default: {isobatch.preset(env).batch.n_steps})" in shown.stdout
+    text = " ".join(shown.stdout.split())
+    assert f"(default: {isobatch.preset(env).batch.n_steps})" in text
 
 
 def test_training_starts_without_modules_it_does_not_use(tmp_path):

@@ -457,7 +457,7 @@ def test_the_command_trains_a_run_for_each_seed(tmp_path):
     ended = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120)
     head, *lines = ended.stdout.splitlines()
     assert "4 runs, seeds 1 to 4" in head
-    assert "together" in head or "one in each" in head
+    assert "together" in head or "one run in each" in head
     assert len(lines) == 4
     for seed in range(1, 5):
         run = Run(tmp_path / "runs" / f"seed-{seed}")

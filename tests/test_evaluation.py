@@ -124,7 +124,7 @@ class TestMarks:
 
         run = trained(tmp_path / "r", eval_marks=5, sinks=[Heard()])
         share = 6 * sum(run.evaluations[0]["lengths"]) / 400
-        assert notes[0].startswith("evaluations: 6 of 3 episodes each")
+        assert notes[0].startswith("6 evaluations of 3 episodes each")
         assert f"{share:.0%} as many steps as training" in notes[0]
 
     def test_a_users_own_environment_is_evaluated_too(self, tmp_path):

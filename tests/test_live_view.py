@@ -37,7 +37,7 @@ def test_many_values_are_averaged_in_columns():
 def test_the_picture_has_return_batch_and_time():
     lines = picture(ROW, [10.0, 20.74])
     assert lines[0] == "return 20.74  ▁█  10 to 20.74"
-    assert lines[2] == ("batch 8 x 128 = 1,024 rows, 4 minibatches of 256, each row used 10 times")
+    assert lines[2] == ("batch 8 x 128 = 1,024 transitions, 4 minibatches of 256, 10 epochs")
     assert lines[3] == "time  environments 10%  acting 10%  learning 70%  other 10%"
     assert all(len(line) <= 80 for line in lines)
 
@@ -59,6 +59,28 @@ def test_the_view_fits_80_columns_and_names_what_is_the_matter():
     assert "few-updates" in out
     assert "2,048 of 2,048 env steps" in out
     assert "return 30" in out
+    assert "2,048 of 2,048 env steps done in" in out
+
+
+def test_a_run_that_was_stopped_does_not_say_that_it_is_done():
+    screen = io.StringIO()
+    view = LiveView(Console(file=screen, width=80, force_terminal=True))
+    view.start(broken(), "runs/x", 0)
+    view.row(ROW)
+    view.stop()
+    out = screen.getvalue()
+    assert "stopped after 0 s" in out
+    assert "done in" not in out
+
+
+def test_a_change_of_the_batch_is_printed_above():
+    screen = io.StringIO()
+    view = LiveView(Console(file=screen, width=80, force_terminal=True))
+    view.start(broken(), "runs/x", 0)
+    view.row(ROW | {"reshaped": "n_envs 8 -> 32", "decision": "noise scale 9"})
+    view.row(ROW)
+    view.stop()
+    assert screen.getvalue().count("1,024 env steps: reshaped: n_envs 8 -> 32 (noise scale 9)") == 1
 
 
 def test_lines_say_a_finding_once(capsys):

@@ -48,7 +48,7 @@ def test_a_schedule_reads_as_people_write_it():
         ("adaptively", "or be adaptive"),
         ("200:8x16, 10%:16x16", "out of order: 51 comes after 200"),
         ("0:3x5", "15 rows do not divide into 2 minibatches"),
-        ("0:1x1x4", "n_minibatches 4 is more than the 1 rows"),
+        ("0:1x1x4", "n_minibatches 4 exceeds the transitions of a rollout, 1 "),
     ],
 )
 def test_a_schedule_that_cannot_be_is_refused_before_anything_starts(text, words, tmp_path):

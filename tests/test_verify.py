@@ -55,7 +55,7 @@ def test_a_run_is_what_its_recipe_gives(run, verified):
     assert code == 0
     count = len(read_metrics(run))
     assert lines[0].startswith(f"training {count} of {count} iterations again, which took ")
-    assert lines[1:] == [f"run: identical in {count} of {count} iterations, to the bit"]
+    assert lines[1:] == [f"run: identical in {count} of {count} iterations, bit for bit"]
     assert sorted(path.name for path in Path().iterdir()) == ["run"]
 
 
@@ -69,8 +69,8 @@ def test_one_changed_digit_is_found_and_named(run, verified):
     code, lines, _ = verified(run, "--quiet")
     assert code == 1
     assert lines == [
-        f"run: iteration 2 differs in approx_kl: it was {changed!r}, is {was!r}",
-        "versions, CPU and threads are those that the run was trained with",
+        f"run: iteration 2 differs in approx_kl: {changed!r} then, {was!r} now",
+        "versions, CPU and threads are the same as then",
     ]
     assert verified(run, "--iterations", 1)[0] == 0
 
@@ -87,17 +87,19 @@ def test_another_learning_rate_shows(run, verified):
     recipe.write_text(text.replace("learning_rate = 0.001\n", "learning_rate = 0.002\n"))
     code, (line, *_), _ = verified(run, "--quiet")
     assert code == 1
-    assert line == "run: iteration 1 differs in learning_rate: it was 0.001, is 0.002"
+    assert line == "run: iteration 1 differs in learning_rate: 0.001 then, 0.002 now"
 
 
 def test_how_many_iterations_are_compared(run, verified):
     count = len(read_metrics(run))
     for place in range(1, count + 1):
         change(run, place, seconds=30.0 * place)
-    assert verified(run, "--quiet")[1] == [f"run: identical in 2 of {count} iterations, to the bit"]
+    assert verified(run, "--quiet")[1] == [
+        f"run: identical in 2 of {count} iterations, bit for bit"
+    ]
     for words, compared in ((["--iterations", 3], 3), (["--all"], count)):
         _, (line,), _ = verified(run, "--quiet", *words)
-        assert line == f"run: identical in {compared} of {count} iterations, to the bit"
+        assert line == f"run: identical in {compared} of {count} iterations, bit for bit"
     assert verified(run, "--all", "--iterations", 3)[0] == 2
 
 
@@ -108,7 +110,7 @@ def test_a_torn_last_line_is_left_out(run, verified):
     code, (line,), _ = verified(run, "--quiet")
     assert (code, line) == (
         0,
-        f"run: identical in {count - 1} of {count - 1} iterations, to the bit",
+        f"run: identical in {count - 1} of {count - 1} iterations, bit for bit",
     )
 
 
@@ -116,7 +118,7 @@ def test_columns_of_other_versions_are_said_and_left_out(run, verified):
     change(run, 1, old_column=1.0)
     code, lines, _ = verified(run, "--quiet")
     assert code == 0
-    assert lines[1:] == ["not compared, since only one of the two has it: old_column"]
+    assert lines[1:] == ["not compared, since only one of the two runs has it: old_column"]
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -166,7 +168,7 @@ def test_a_run_of_a_cohort_is_trained_in_a_stack_as_wide(verified):
     change(jobs[1][1], 3, value_loss=0.5)
     code, (line, *_), _ = verified(jobs[1][1], "--quiet")
     assert code == 1
-    assert "iteration 3 differs in value_loss: it was 0.5" in line
+    assert "iteration 3 differs in value_loss: 0.5 then" in line
 
 
 def test_a_resumed_run_is_compared_up_to_there(run, verified):
@@ -177,8 +179,9 @@ def test_a_resumed_run_is_compared_up_to_there(run, verified):
     code, lines, _ = verified(run, "--quiet", "--all")
     assert code == 0
     assert lines == [
-        f"run: identical in {count} of {total} iterations, to the bit",
-        f"resumed after iteration {count}, in new environments: what follows cannot be compared",
+        f"run: identical in {count} of {total} iterations, bit for bit",
+        f"the run was resumed after iteration {count}, in new environments: later iterations "
+        "cannot be compared",
     ]
 
 
@@ -190,7 +193,7 @@ def test_a_run_resumed_exactly_is_compared_as_a_whole(verified):
     isobatch.resume(run.path, quiet=True)
     total = len(read_metrics(run.path))
     code, lines, _ = verified(run.path, "--quiet")
-    assert (code, lines) == (0, [f"run: identical in {total} of {total} iterations, to the bit"])
+    assert (code, lines) == (0, [f"run: identical in {total} of {total} iterations, bit for bit"])
 
 
 def test_evaluations_are_left_out_and_change_nothing(verified):
@@ -205,8 +208,8 @@ def test_what_differs_of_the_machine_is_said(run, verified):
         write_sealed(path, tensors, data)
     lines = verified(run, "--quiet")[1]
     here = exact.machine()
-    assert f"the run was trained with torch 1.0.0, this is {here['torch']}" in lines
-    assert f"the run was trained with cpu NEON, this is {here['cpu']}" in lines
+    assert f"torch: 1.0.0 then, {here['torch']} now" in lines
+    assert f"cpu: NEON then, {here['cpu']} now" in lines
     assert not any("threads" in line for line in lines)  # As many are taken.
 
 
@@ -217,7 +220,7 @@ def test_a_run_of_an_earlier_version_has_no_machine(run, verified):
         write_sealed(path, tensors, data)
     code, lines, _ = verified(run, "--quiet")
     assert code == 0
-    assert lines[1] == "what the run was trained with, versions, CPU and threads, is not recorded"
+    assert lines[1] == "versions, CPU and threads of the run are not recorded"
 
 
 def test_the_machine_is_that_of_the_start(run):

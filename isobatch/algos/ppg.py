@@ -30,6 +30,7 @@ from isobatch.models import ActorCritic
 from isobatch.models.distributions import Distribution
 from isobatch.recipe import Recipe, memory_size
 from isobatch.state import TrainState, under
+from isobatch.text import counted
 from isobatch.update import Stepper
 
 
@@ -62,7 +63,7 @@ class Ppg:
         if memory_size(recipe.phasic.phase_memory) < segment:
             raise UserError(
                 f"phase_memory {recipe.phasic.phase_memory} does not hold one segment: "
-                f"{recipe.batch.n_steps} steps of {row:,} bytes are {segment:,} bytes",
+                f"{counted(recipe.batch.n_steps, 'step')} of {row:,} bytes: {segment:,} bytes",
                 field="phase_memory",
             )
 

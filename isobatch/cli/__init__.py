@@ -12,34 +12,36 @@ from pathlib import Path
 from typing import Any
 
 from isobatch import __version__, registry
+from isobatch.cli import loading
 from isobatch.errors import UserError, nearest, one_line, system_error
 from isobatch.text import plain, say
 
 USAGE = """usage: isobatch COMMAND ...
 
-On-policy reinforcement learning (PPO and relatives) built around the batch: environments x steps,
-minibatches, epochs.
+On-policy reinforcement learning (PPO and relatives) in which the batch
+(environments x steps, minibatches, epochs) is explicit and tunable.
 
-  train ENV [options]    train a policy: isobatch train CartPole-v1 --n-envs 8 --n-steps 128
-  resume RUN [options]   continue a run after a stop, a kill or a crash
-  check RUN|STUDY        read every file and say whether it is whole
-  verify RUN             train a run again for a minute and compare its rows, bit by bit
-  eval RUN [options]     evaluate a run's policy
-  envs [NAME]            list environments, their families and presets
+  train ENV [options]     train a policy, e.g. isobatch train CartPole-v1
+  resume RUN [options]    continue a run after a stop, a kill or a crash
+  eval RUN [options]      evaluate a run's policy
+  check RUN|STUDY         read every file and say whether it is intact
+  verify RUN              train a run again and compare its metrics, bit by bit
+  envs [NAME]             list environments, their families and presets
 
-  rescale RECIPE|RUN|ENV adapt a recipe's hyperparameters to another batch, with the reasons
-  show RECIPE|RUN|ENV    draw the batch: rollout, minibatches, updates
+  rescale RECIPE|RUN|ENV  adapt hyperparameters to another batch, with reasons
+  show RECIPE|RUN|ENV     draw the batch: rollout, minibatches, updates
 
-  advise RUN             say what a run's numbers mean, and what to try
-  probe RUN              measure bias and variance of the gradient, and find the best N x T
+  advise RUN              say what a run's numbers mean, and what to try
+  probe RUN               measure bias and variance of the gradient by N x T
 
-  study NAME|FILE        compare arms over environments and seeds at the same budget of env steps
-  report RUN...|STUDY    write an HTML page of a run, of several runs compared, or of a study
-  query SQL              query the metrics of many runs with SQL
+  study NAME|FILE         compare arms over environments and seeds at one budget
+  report RUN...|STUDY     write an HTML page of a run, of several, or of a study
+  query SQL               query the metrics of many runs with SQL
 
-  isobatch COMMAND --help explains a command; isobatch train ENV --help shows every setting with
-  the environment's defaults. Every command takes --import MODULE, once or more: a module of yours
-  that registers objectives, algorithms, encoders or environments.
+isobatch COMMAND --help explains a command. isobatch train ENV --help shows
+every setting with the environment's defaults. Every command takes --import
+MODULE, once or more: a module of yours that registers objectives, algorithms,
+encoders or environments.
 """
 PACKAGE = str(Path(__file__).parents[1])
 COMMANDS = {
@@ -66,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # Whatever it cannot encode is spelled out.
             stream.reconfigure(errors="backslashreplace")
     try:
-        with _one_line_warnings():
+        with _one_line_warnings(), loading.shown():
             return _dispatch(list(arguments))
     except UserError as error:
         say(f"isobatch: {one_line(error)}", error=True)

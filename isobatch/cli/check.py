@@ -10,11 +10,11 @@ from isobatch.text import columns, counted, say
 
 
 def check(arguments: list[str]) -> int:
-    """Say whether a run, or every run of a study, is whole."""
+    """Say whether a run, or every run of a study, is intact."""
     parser = Parser(
         prog="isobatch check",
-        description="Read every file of a run or a study and hold it against its hash, its "
-        "checkpoint and its recipe. Nothing is changed. The exit code is 0 where all is whole, "
+        description="Read every file of a run or a study and compare it with its hash, its "
+        "checkpoint and its recipe. Nothing is changed. The exit code is 0 where all is intact, "
         "otherwise 1.",
     )
     parser.add_argument("run", type=Path, help="run or study directory")
@@ -28,11 +28,11 @@ def _run(path: Path) -> int:
     from isobatch.run.examine import examine
 
     found = examine(path)
-    rows = [("ok" if each.is_whole else "!!", each.name, each.said) for each in found]
+    rows = [("ok" if each.is_whole else "damaged", each.name, each.said) for each in found]
     for line in columns(rows):
         say(line)
     wrong = sum(1 for each in found if not each.is_whole)
-    say(f"{path}: {counted(wrong, 'damaged file') if wrong else 'whole'}")
+    say(f"{path}: {counted(wrong, 'damaged file') if wrong else 'intact'}")
     return 1 if wrong else 0
 
 
@@ -50,9 +50,9 @@ def _study(root: Path) -> int:
             except UserError as error:
                 problems.append(str(error))
         for problem in problems:
-            say(f"!! {cell}: {problem}")
+            say(f"damaged: {cell}: {problem}")
         wrong += bool(problems)
     done, runs = len(results.having("done")), len(results.records)
-    state = f"{counted(wrong, 'run')} damaged or failed" if wrong else "whole"
+    state = f"{counted(wrong, 'run')} damaged or failed" if wrong else "intact"
     say(f"{root}: {done} of {counted(runs, 'run')} done; {state}")
     return 1 if wrong else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isobatch.cli.flags import Parser
 from isobatch.errors import UserError, nearest
-from isobatch.text import counted, say
+from isobatch.text import columns, say
 
 
 def envs(arguments: list[str]) -> int:
@@ -21,11 +21,14 @@ def envs(arguments: list[str]) -> int:
 
     listed = families()
     if name is None:
-        say(f"{'family':14} {'ids':>5}  preset")
+        rows = [("family", "ids", "preset", "N x T", "M", "for example")]
         for family, ids in listed.items():
             batch = family_preset(family, ids[0]).batch
-            size = f"{batch.shape}, {counted(batch.n_minibatches, 'minibatch', 'minibatches')}"
-            say(f"{family:14} {len(ids):5}  {preset_name(family)}: {size}, e.g. {ids[0]}")
+            sizes = str(batch.shape), str(batch.n_minibatches)
+            rows.append((family, str(len(ids)), preset_name(family), *sizes, ids[0]))
+        for line in columns(rows):
+            say(line)
+        say("N environments x T steps in M minibatches. isobatch envs FAMILY lists its ids.")
         return 0
     found = {
         family: [i for i in ids if name.lower() in family or name.lower() in i.lower()]

@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 
 class _Help(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34, width=100)
+        super().__init__(prog, max_help_position=30, width=80)
 
 
 def add_recipe_flags(parser: argparse.ArgumentParser, base: Recipe) -> None:
@@ -58,9 +58,9 @@ def add_recipe_flags(parser: argparse.ArgumentParser, base: Recipe) -> None:
                 group.add_argument(
                     "--minibatch-size",
                     type=whole_number,
-                    metavar="ROWS",
+                    metavar="N",
                     default=argparse.SUPPRESS,
-                    help=f"instead of --n-minibatches: rows per gradient step "
+                    help=f"instead of --n-minibatches: transitions per gradient step "
                     f"(default: {base.batch.minibatch_size})",
                 )
 

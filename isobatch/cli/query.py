@@ -14,7 +14,7 @@ def query(arguments: list[str]) -> int:
         prog="isobatch query",
         description="Query the tables runs (one row per run) and metrics (one row per iteration) "
         "of a study, a run or a folder of runs, and nothing else: "
-        'isobatch query "select arm, avg(score) from runs group by arm" --runs studies/mine',
+        'isobatch query "select env, arm, avg(score) from runs group by all" --runs studies/mine',
     )
     parser.add_argument("sql", help="one SELECT statement (DuckDB's SQL)")
     parser.add_argument(
@@ -37,5 +37,5 @@ def query(arguments: list[str]) -> int:
 
     from isobatch.study.query import run_query
 
-    say(run_query(parsed.runs, parsed.sql, parsed.out, parsed.allow_files))
+    say(run_query(parsed.runs, parsed.sql, parsed.out, parsed.allow_files).rstrip())
     return 0

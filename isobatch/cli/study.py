@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from isobatch.cli.flags import Parser, whole_between
 from isobatch.errors import UserError
 from isobatch.study.checks import MOST_SEEDS
-from isobatch.text import counted, duration, say, size
+from isobatch.text import columns, counted, duration, say, size
 
 if TYPE_CHECKING:
     from isobatch.study.design import Study
     from isobatch.study.executors import Executor
+    from isobatch.study.plan import Cost
     from isobatch.study.results import Results
 
 MOST_WORKERS = 10_000
@@ -26,7 +28,7 @@ def study(arguments: list[str]) -> int:
     parser = Parser(
         prog="isobatch study",
         description="Compare arms (recipes) over environments and seeds, all at the same budget of "
-        "environment steps. Run the same command again to continue a stopped study.",
+        "environment steps. Run the same command again to resume a stopped study.",
         usage="isobatch study NAME|FILE.toml [options], or isobatch study --list",
     )
     parser.add_argument("source", nargs="?", metavar="NAME|FILE", help="a preset or a TOML file")
@@ -68,7 +70,7 @@ def study(arguments: list[str]) -> int:
         help="allow importing a module that an environment of the study names",
     )  # fmt: skip
     parser.add_argument(
-        "--no-cohorts", action="store_true", help="train runs one at a time, none together"
+        "--no-cohorts", action="store_true", help="train every run by itself, one at a time"
     )
     parser.add_argument("--quiet", action="store_true", help="print only the verdicts")
     parsed = parser.parse_args(arguments)
@@ -109,10 +111,7 @@ def _conduct(parsed: Any) -> int:
     for cell, reason in outcome.failed.items():
         say(f"failed: {cell}: {reason}")
     if outcome.left:
-        say(
-            f"stopped with {counted(outcome.left, 'run')} left; run the same command again to "
-            "continue"
-        )
+        say(f"stopped with {counted(outcome.left, 'run')} left; resume with the same command")
         return 130
     return finish(root, bool(outcome.failed))
 
@@ -159,7 +158,8 @@ def _list() -> int:
             f"{counted(len(laptop.arms), 'arm')} x {counted(len(laptop.envs), 'environment')} x "
             f"{counted(len(laptop.seeds), 'seed')}"
         )
-        say(f"  {runs}, {laptop.budget:,} env steps each: {', '.join(laptop.arms)}")
+        budget = counted(laptop.budget, "env step")
+        say(f"  {runs}, {budget} each: {', '.join(laptop.arms)}")
         for claim in laptop.claims:
             say(f"  claim: {claim.text} ({claim.source})")
     return 0
@@ -174,12 +174,10 @@ def _show_plan(chosen: Study, workers: int, root: Path, quiet: bool) -> None:
     needed = sum(cost.bytes for cost in costs.values()) * count
     if not quiet:
         runs = counted(len(chosen.cells), "run")
-        say(f"{chosen.name}: {runs} of {chosen.budget:,} environment steps")
-        for (arm, env), cost in costs.items():
-            seeds, each = counted(count, "seed"), duration(cost.seconds)
-            alone = f"one at a time: {cost.why_alone}"
-            how = f"{cost.together} together" if cost.together > 1 else alone
-            say(f"  {arm:24} {env:24} {seeds}, about {each} each, {how}")
+        each = counted(chosen.budget, "env step")
+        say(f"{chosen.name}: {runs} of {each}, {counted(count, 'seed')} per arm and environment")
+        for line in _plan(costs):
+            say(line)
         say(
             f"estimated cost: {duration(seconds)} with {counted(workers, 'worker')}, "
             f"{size(needed)} in {root} (from a few timed steps of every arm on this machine)"
@@ -189,6 +187,20 @@ def _show_plan(chosen: Study, workers: int, root: Path, quiet: bool) -> None:
         raise UserError(
             f"the study needs about {size(needed)}; the disk of {root} has {size(free)} free"
         )
+
+
+def _plan(costs: Mapping[tuple[str, str], Cost]) -> list[str]:
+    """Lay out what a run of each arm takes and how it is trained, then why some are alone."""
+    rows = [("arm", "environment", "per run", "trained")]
+    for (arm, env), cost in costs.items():
+        how = f"{cost.together} together" if cost.together > 1 else "one at a time"
+        rows.append((arm, env, duration(cost.seconds), how))
+    alone: dict[str, dict[str, None]] = {}
+    for (arm, _), cost in costs.items():
+        if cost.why_alone:
+            alone.setdefault(cost.why_alone, {})[arm] = None
+    reasons = [f"one at a time ({', '.join(arms)}): {why}" for why, arms in alone.items()]
+    return [f"  {line}" for line in (*columns(rows), *reasons)]
 
 
 def _existing(path: Path) -> Path:

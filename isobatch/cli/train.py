@@ -40,7 +40,7 @@ def train(arguments: list[str]) -> int:
         "--seeds",
         type=whole_number,
         metavar="N",
-        help="train N runs, with this seed and the next ones, together where they can be",
+        help="train N runs with consecutive seeds, together where possible",
     )
     add_recipe_flags(parser, base)
     parsed = parser.parse_args(arguments[1:] if env else arguments)
@@ -58,7 +58,7 @@ def train(arguments: list[str]) -> int:
         profile=_clock(parsed.profile),
         track=parsed.track,
     )
-    return _report(run)
+    return _report(run, parsed.quiet)
 
 
 def _train_seeds(
@@ -99,19 +99,20 @@ def resume(arguments: list[str]) -> int:
     parser.add_argument(
         "--from-scratch",
         action="store_true",
-        help="train again from the start; what is there is kept in a folder set-aside",
+        help="train again from the start; the old files are moved to a folder set-aside",
     )
     parser.add_argument(
         "--allow-inexact",
         action="store_true",
-        help="of a run with --exact-resume: take new environments, or another machine",
+        help="resume a run with --exact-resume in new environments, or on another machine",
     )
     add_env_flag(parser)
     _add_output_flags(parser)
     parsed = parser.parse_args(arguments)
     if next(parsed.run.glob("seed-*/recipe.toml"), None) is not None:
         if parsed.total_timesteps or parsed.from_scratch or parsed.allow_inexact:
-            raise UserError(f"{parsed.run} holds several runs: with these options, one at a time")
+            several = f"{parsed.run} holds several runs"
+            raise UserError(f"{several}: with these options, resume one at a time")
         _refuse_profile(parsed.profile, str(parsed.run))
         return _resume_seeds(parsed.run, parsed.env, parsed.quiet, parsed.track)
 
@@ -127,7 +128,7 @@ def resume(arguments: list[str]) -> int:
         profile=_clock(parsed.profile),
         track=parsed.track,
     )
-    return _report(run)
+    return _report(run, parsed.quiet)
 
 
 def _base_recipe(env: str | None, arguments: list[str]) -> Recipe:
@@ -175,14 +176,14 @@ def _add_output_flags(parser) -> None:
     parser.add_argument(
         "--profile",
         action="store_true",
-        help="say at the end where the time went, part by part; kept in profile.json",
+        help="print at the end where the time went; saved to profile.json",
     )
     parser.add_argument(
         "--track",
         nargs="+",
         choices=["tensorboard", "wandb"],
         default=[],
-        help="show the run's numbers there too; tensorboard --logdir RUN, W&B also offline",
+        help="also log to TensorBoard (tensorboard --logdir RUN) or W&B (also offline)",
     )
 
 
@@ -195,24 +196,21 @@ def _clock(asked: bool) -> Clock:
 
 def _refuse_profile(asked: bool, several: str) -> None:
     if asked:
-        raise UserError(f"--profile is of one run, {several} trains several: profile one of them")
+        raise UserError(f"--profile times one run, {several} trains several: profile one of them")
 
 
-def _report(run: Run) -> int:
-    """Say in a line how a run ended and where it is."""
+def _report(run: Run, quiet: bool) -> int:
+    """Say how a run ended, and in the last line where it is."""
+    from isobatch.run import ending
+
     rows = run.metrics
     last = rows[-1] if rows else {}
-    steps = last.get("env_steps", 0)
+    for line in [] if quiet else ending.batch_changes(run):
+        say(line)
     if run.interrupted:
-        say(f"stopped at {steps:,} env steps; continue with: isobatch resume {run.path}")
+        steps = counted(last.get("env_steps", 0), "env step")
+        say(f"stopped after {steps}; resume with: isobatch resume {run.path}")
         return 130
-    score = last.get("episode_return")
-    learned = "no episode ended"
-    if score is not None:
-        episodes = counted(min(last["episodes"], 100), "episode")
-        learned = f"mean return {score:.2f} over the last {episodes}"
-    say(
-        f"{run.recipe.env}: {learned} after {steps:,} env steps in {last.get('seconds', 0):.1f} s; "
-        f"saved in {run.path}"
-    )
+    seconds = last.get("seconds", 0)
+    say(f"{run.recipe.env}: {ending.learned(run)} in {seconds:.1f} s; saved to {run.path}")
     return 0

@@ -18,9 +18,9 @@ def verify(arguments: list[str]) -> int:
     """Train a run again and say whether its rows are the same."""
     parser = Parser(
         prog="isobatch verify",
-        description="Train a run's recipe again, in a temporary directory, for about a minute, and "
-        "compare with the run's own rows bit by bit, all but the clock's columns. The exit code is "
-        "0 where they are the same, otherwise 1.",
+        description="Train a run's recipe again in a temporary directory, for about a minute, and "
+        "compare its metrics with the run's, bit by bit, except for times. The exit code is 0 "
+        "where they are identical, otherwise 1.",
     )
     parser.add_argument("run", type=Path, help="run directory")
     much = parser.add_mutually_exclusive_group()
@@ -51,23 +51,23 @@ def verify(arguments: list[str]) -> int:
 def _tell(path: Path, verdict: Verdict) -> None:
     found, rows = verdict.difference, counted(verdict.rows, "iteration")
     if found is None:
-        say(f"{path}: identical in {verdict.compared:,} of {rows}, to the bit")
+        say(f"{path}: identical in {verdict.compared:,} of {rows}, bit for bit")
     else:
         say(
             f"{path}: iteration {found.iteration:,} differs in {found.column}: "
-            f"it was {shown(found.was)}, is {shown(found.now)}"
+            f"{shown(found.was)} then, {shown(found.now)} now"
         )
     if verdict.resumed_after is not None:
         say(
-            f"resumed after iteration {verdict.resumed_after:,}, in new environments: what follows "
-            "cannot be compared"
+            f"the run was resumed after iteration {verdict.resumed_after:,}, in new environments: "
+            "later iterations cannot be compared"
         )
     if verdict.uncompared:
         names = ", ".join(sorted(verdict.uncompared))
-        say(f"not compared, since only one of the two has it: {names}")
+        say(f"not compared, since only one of the two runs has it: {names}")
     if verdict.machine is None:
-        say("what the run was trained with, versions, CPU and threads, is not recorded")
+        say("versions, CPU and threads of the run are not recorded")
     for name, (was, now) in (verdict.machine or {}).items():
-        say(f"the run was trained with {name} {was}, this is {now}")
+        say(f"{name}: {was} then, {now} now")
     if found is not None and verdict.machine == {}:
-        say("versions, CPU and threads are those that the run was trained with")
+        say("versions, CPU and threads are the same as then")

@@ -13,6 +13,7 @@ from isobatch import registry
 from isobatch.envs.step import BatchedEnv
 from isobatch.errors import UserError, nearest
 from isobatch.recipe import Environment, Recipe
+from isobatch.text import counted
 
 MakeEnv = Callable[[], Any]
 """A user's function that returns one Gymnasium environment, a vector of them, or a `TensorEnv`."""
@@ -127,8 +128,8 @@ def wrap(
     if hasattr(env, "num_envs"):
         if env.num_envs != len(seeds):
             raise UserError(
-                f"make_env returned a vector of {env.num_envs} environments, but n_envs is "
-                f"{len(seeds)}"
+                f"make_env returned a vector of {counted(env.num_envs, 'environment')}, but n_envs "
+                f"is {len(seeds)}"
             )
         if hasattr(env, "device"):
             return TensorAdapter(env, name, seeds)

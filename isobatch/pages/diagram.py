@@ -40,17 +40,17 @@ def steps(recipe: Recipe) -> list[Step]:
     """Return the steps of one iteration, from rollout to updates."""
     batch = recipe.batch
     iterations = max(1, recipe.total_timesteps // batch.rollout_size)
-    by = "whole environments" if recipe.objective.minibatches_by == "envs" else "rows"
+    by = "whole environments" if recipe.objective.minibatches_by == "envs" else "transitions"
     found = [
         Step(
             "rollout",
-            f"{batch.n_envs:,} environments x {batch.n_steps:,} steps = "
-            f"{batch.rollout_size:,} rows",
+            f"{counted(batch.n_envs, 'environment')} x {counted(batch.n_steps, 'step')} = "
+            f"{counted(batch.rollout_size, 'transition')}",
             f"{by} reshuffled every epoch",
         ),
         Step(
             "minibatches",
-            f"{batch.n_minibatches:,} of {batch.minibatch_size:,} rows",
+            f"{batch.n_minibatches:,} of {counted(batch.minibatch_size, 'transition')}",
             "one gradient step each",
         ),
         Step(
@@ -71,10 +71,10 @@ def _auxiliary(recipe: Recipe) -> Step:
     segments = settings.segments(batch.n_envs)
     return Step(
         "auxiliary phase",
-        f"{counted(settings.n_policy_iterations, 'rollout')} = {rows:,} rows, "
+        f"{counted(settings.n_policy_iterations, 'rollout')} = {rows:,} transitions, "
         f"{counted(settings.n_aux_epochs, 'epoch')}",
-        f"minibatches of {segments} x {batch.n_steps:,} rows: whole segments (one environment's "
-        "rows of one rollout)",
+        f"minibatches of {segments} x {batch.n_steps:,} transitions: whole segments (one "
+        "environment's part of a rollout)",
     )
 
 

@@ -153,7 +153,7 @@ class Objective:
     """KL penalty: half the squared log-ratio (squared, as in openai/ppo-ewma), or the exact KL of
     the distributions (exact)."""
     max_ratio: Ratio = 100.0
-    """Cap on the importance ratio; REINFORCE: on the weight of rows that waited."""
+    """Cap on the importance ratio; REINFORCE: on the weight of transitions that waited."""
     ent_coef: NotNegative = 0.0
     """Coefficient of the entropy bonus."""
     vf_coef: NotNegative = 0.5
@@ -171,7 +171,7 @@ class Objective:
     proximal_decay: Decay = 8 / 9
     """PPO-EWMA: decay per gradient step of the proximal policy, an average of weights."""
     minibatches_by: Literal["samples", "envs"] = "samples"
-    """Draw minibatches from single rows (samples) or whole environments' trajectories (envs)."""
+    """Draw minibatches from single transitions (samples) or whole trajectories (envs)."""
     n_value_epochs: Whole = 0
     """Separate epochs for the value function, before the policy's n_epochs; 0 trains both
     together."""
@@ -201,7 +201,7 @@ class Phasic:
     aux_learning_rate: RateOrNone = 0.0
     """Learning rate of the auxiliary phase, which has its own optimiser; 0 uses learning_rate."""
     aux_segments: Whole = 0
-    """Segments (one environment's rows of one rollout) per auxiliary minibatch; 0 uses n_envs / 16,
+    """Segments (one environment's part of a rollout) per auxiliary minibatch; 0 uses n_envs / 16,
     at least 1."""
     phase_memory: Size = "4GB"
     """Memory for the phase's compressed observations; the rest goes to a file in the run
@@ -243,9 +243,10 @@ class Probe:
     epoch, with 50 at one gradient step (a2c)."""
     diagnostics: Literal["cheap", "full", "off"] = "cheap"
     """Measure weight norm, gradient kurtosis, feature rank, dormant units, policy variance,
-    importance weights and state coverage: cheap every 16,384 rows (10 iterations at most), full
-    in every iteration, with two more ranks, of few states the entropy of visits, and, as often as
-    cheap, the kurtosis of single samples' gradient norms. What is learned does not depend on it."""
+    importance weights and state coverage: cheap every 16,384 transitions (10 iterations at most),
+    full in every iteration, with two more ranks, of few states the entropy of visits, and, as often
+    as cheap, the kurtosis of single samples' gradient norms. What is learned does not depend on it.
+    """
 
 
 @dataclass(frozen=True)
@@ -338,7 +339,7 @@ class Machine:
     checkpoint_seconds: NotNegative = 60.0
     """Seconds between checkpoints."""
     exact_resume: bool = False
-    """Keep the actions taken, so that a resumed run equals one that was never stopped, to the bit:
+    """Keep the actions taken, so that a resumed run equals one that was never stopped, bit for bit:
     resuming takes the environments through all of them again."""
     keep_policies: Whole = 4
     """Save the policy at this many equal fractions of the budget, for probing; 0 saves the last

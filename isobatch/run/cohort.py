@@ -72,7 +72,7 @@ def why_alone(recipe: Recipe) -> str | None:
     if recipe.environment.remake_steps:
         return "its environments are re-made while it trains"
     if recipe.environment.vectorization == "supervised":
-        return "its environments are supervised one by one"
+        return "its environments are supervised one at a time"
     if has_large_networks(recipe):
         return "its networks are large"
     return None

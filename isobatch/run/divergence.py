@@ -14,6 +14,7 @@ from isobatch.errors import UserError
 from isobatch.experience import Rollout, to_tensors
 from isobatch.run.store import RunDirectory, write_sealed
 from isobatch.state import TrainState
+from isobatch.text import counted
 
 FILE = "diverged.safetensors"
 """The batch after which a run no longer computed with numbers."""
@@ -47,8 +48,8 @@ class Guard:
             self._keep(state, rollout, lost)
             times = f", {self._in_a_row} times in a row" if skips else ""
             raise Diverged(
-                f"training diverged after {state.counters.env_steps} environment steps: {lost} is "
-                f"not finite{times}; lower the learning rate (the batch is in {FILE})"
+                f"training diverged after {counted(state.counters.env_steps, 'env step')}: {lost} "
+                f"is not finite{times}; lower the learning rate (the batch is in {FILE})"
             )
         before.restore(state)
         return Learned({"skipped_updates": 1}, phase_iterations=learned.phase_iterations)

@@ -31,7 +31,7 @@ from isobatch.run.journal import Journals
 from isobatch.run.memory import refuse_too_large
 from isobatch.scaling import adaptive
 from isobatch.state import TrainState
-from isobatch.text import duration
+from isobatch.text import counted, duration
 from isobatch.update import chunk_rows
 
 
@@ -143,7 +143,7 @@ class Environments:
             if first and restarted is None:
                 seconds = (time.perf_counter() - began) * steps / len(actions)
                 note(
-                    f"taking the environments through {steps:,} steps again: about "
+                    f"replaying {counted(steps, 'step')} of every environment: about "
                     f"{duration(seconds)}"
                 )
                 first = False

@@ -32,7 +32,7 @@ from isobatch.recipe import Recipe
 from isobatch.run import policy
 from isobatch.run.store import RunDirectory
 from isobatch.state import TrainState
-from isobatch.text import duration
+from isobatch.text import counted, duration
 
 FIRST, LAST = 512, 1500
 """Numbers of the evaluations that marks take in turn: their environments are no others'."""
@@ -155,9 +155,10 @@ class Marks:
         count, first = len(self.at), self._directory.evaluations()[-1]
         steps, seconds = sum(first["lengths"]) * count, first["seconds"]
         return (
-            f"evaluations: {count} of {first['episodes']} episodes each; the untrained policy's "
-            f"took {seconds:.2g} s; all as long as that take {duration(seconds * count)}, and "
-            f"{steps / state.recipe.total_timesteps:.0%} as many steps as training"
+            f"{counted(count, 'evaluation')} of {counted(first['episodes'], 'episode')} each; the "
+            f"first, of the untrained policy, took {seconds:.2g} s; if all take as long: "
+            f"{duration(seconds * count)}, and {steps / state.recipe.total_timesteps:.0%} as many "
+            "steps as training"
         )
 
     async def passed(self, state: TrainState, env: envs.BatchedEnv, rows: int) -> float:

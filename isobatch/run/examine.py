@@ -66,7 +66,7 @@ class Examination:
     def _read_recipe(self) -> str:
         text = self._text = self._run.read("recipe.toml").decode()
         recipe = self._recipe = Recipe.from_toml(text, "recipe.toml")
-        return f"{recipe.algo} on {recipe.env}, {recipe.total_timesteps:,} environment steps"
+        return f"{recipe.algo} on {recipe.env}, {counted(recipe.total_timesteps, 'env step')}"
 
     def _read_rows(self, name: str) -> str:
         rows = read_rows(self._run, name)
@@ -97,7 +97,7 @@ class Examination:
         _, data = read_in(folder, name)
         if self._recipe is not None:
             refuse_foreign(data, self._recipe, folder.path / name)
-        return f"at {data['env_steps']:,} environment steps"
+        return f"at {counted(data['env_steps'], 'env step')}"
 
     def _read_checkpoint(self, folder: Folder, name: str) -> str:
         _, data = read_in(folder, name)
@@ -113,7 +113,7 @@ class Examination:
             Growing(self._run, file).refuse_other(mark)
         return (
             f"after {counted(counters['iterations'], 'iteration')}, "
-            f"{counters['env_steps']:,} environment steps"
+            f"{counted(counters['env_steps'], 'env step')}"
         )
 
     def _sweepings(self, folder: Folder, prefix: str) -> None:

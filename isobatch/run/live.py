@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from isobatch.advise.live import Watch
 from isobatch.recipe import Recipe
-from isobatch.run.sinks import LINE_SECONDS, Sink, headline, readings
-from isobatch.text import counted, plain, say
+from isobatch.run.sinks import LINE_SECONDS, Sink, headline, readings, reshaping
+from isobatch.text import counted, duration, plain, say
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -50,7 +50,7 @@ class Lines(Sink):
         """Print a line if the last one is old enough, and at once what is the matter."""
         if self._due() or row.get("reshaped"):
             done = f"{row['env_steps']:>10,} / {self._total:,} env steps"
-            say(f"{done}  {readings(row)}")
+            say("  ".join(filter(None, (done, readings(row), reshaping(row)))))
         for text in self._watch.see(row):
             say(text)
 
@@ -86,8 +86,9 @@ class LiveView(Sink):
         self._bar = Progress(
             BarColumn(bar_width=30),
             TextColumn("{task.completed:,.0f} of {task.total:,.0f} env steps"),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            TimeRemainingColumn(compact=True),
         )
+        self._total, self._began = recipe.total_timesteps, time.monotonic()
         self._task = self._bar.add_task("train", total=recipe.total_timesteps, completed=env_steps)
         self._watch, self._returns, self._stride = Watch(recipe, path), list[float](), 1
         self._row: dict[str, Any] = {}
@@ -99,7 +100,8 @@ class LiveView(Sink):
         """Move on; what appears or clears is printed above."""
         self._row, self._note = row, ""
         self._remember(row.get("episode_return"))
-        for text in self._watch.see(row):
+        moved = f"{row['env_steps']:,} env steps: {reshaping(row)}"
+        for text in [*([moved] if row.get("reshaped") else []), *self._watch.see(row)]:
             self._live.console.print(plain(text), markup=False, highlight=False)
         self._bar.update(self._task, completed=row["env_steps"])
 
@@ -108,7 +110,14 @@ class LiveView(Sink):
         self._note = plain(text)
 
     def stop(self) -> None:
-        """Leave the last state on the screen."""
+        """Leave the last state on the screen, with the time it took instead of the time left."""
+        from rich.progress import TextColumn
+
+        left = self._total - self._row.get("env_steps", 0)
+        # A budget is spent when what is left is less than a step of all environments.
+        ended = "done in" if self._row and left < self._row["n_envs"] else "stopped after"
+        took = TextColumn(f"{ended} {duration(time.monotonic() - self._began)}")
+        self._bar.columns = (*self._bar.columns[:2], took)
         self._live.stop()
 
     def _remember(self, score: float | None) -> None:
@@ -140,9 +149,10 @@ def picture(row: dict[str, Any], returns: Sequence[float]) -> list[str]:
     if returns:
         lines.insert(0, f"return {returns[-1]:.4g}  {chart(returns)}  {_range(returns)}")
     lines.append(
-        f"batch {row['n_envs']} x {row['n_steps']} = {row['rollout_size']:,} rows, "
+        f"batch {row['n_envs']} x {row['n_steps']} = "
+        f"{counted(row['rollout_size'], 'transition')}, "
         f"{counted(row['n_minibatches'], 'minibatch', 'minibatches')} of "
-        f"{row['minibatch_size']:,}, each row used {row['updates_per_sample']:g} times"
+        f"{row['minibatch_size']:,}, {_passes(row['updates_per_sample'])}"
     )
     whole = sum(row[name] for name in TIMES)
     if whole > 0:
@@ -160,6 +170,11 @@ def chart(values: Sequence[float], width: int = CHART_WIDTH) -> str:
     if low == high:
         return BARS[0] * width
     return "".join(BARS[round((each - low) / (high - low) * (len(BARS) - 1))] for each in means)
+
+
+def _passes(count: float) -> str:
+    """Return 1 epoch, 10 epochs; fewer where an update stopped early."""
+    return counted(int(count), "epoch") if count == int(count) else f"{count:.3g} epochs"
 
 
 def _range(values: Sequence[float]) -> str:

@@ -206,7 +206,7 @@ async def count_warmup(state: TrainState, environments: Place, marks: Marks, ste
         return
     if state.steps_left - steps < state.recipe.batch.n_envs:
         raise UserError(
-            f"count_warmup: spreading {state.recipe.batch.n_envs} environments over their episodes "
+            "count_warmup: spreading the environments over their episodes "
             f"took {steps:,} steps, more than the budget still holds",
             field="count_warmup",
         )

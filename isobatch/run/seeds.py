@@ -18,7 +18,7 @@ from isobatch.errors import UserError, one_line, understanding
 from isobatch.files import refuse_links
 from isobatch.parent import end_with
 from isobatch.recipe import Recipe, check_budget
-from isobatch.run import store, trackers
+from isobatch.run import ending, store, trackers
 from isobatch.run.cohort import (
     Member,
     Pool,
@@ -29,7 +29,7 @@ from isobatch.run.cohort import (
 )
 from isobatch.run.divergence import Diverged
 from isobatch.run.loop import OnIteration
-from isobatch.run.sinks import LINE_SECONDS, Sink
+from isobatch.run.sinks import LINE_SECONDS, Sink, environments_by_steps
 from isobatch.run.training import (
     Run,
     check_version,
@@ -125,7 +125,7 @@ def train_on_all_cores(
         check_budget(recipe)
         algos.check(recipe)
     if len({alike(recipe) for recipe, _ in jobs}) > 1:
-        raise UserError("these runs differ in more than their seeds: resume them one by one")
+        raise UserError("these runs differ in more than their seeds: resume them one at a time")
     cores = 1 if has_large_networks(jobs[0][0]) else len(os.sched_getaffinity(0))
     processes = min(cores, len(jobs))
     width = -(-len(jobs) // processes)
@@ -299,7 +299,7 @@ class Lines:
             mean = sum(returns) / len(returns)
             learned = f"  return {mean:.4g} ({min(returns):.4g} to {max(returns):.4g})"
         say(
-            f"{done:>10,} / {self._total:,} env steps  seeds {_span(self._seeds)}: "
+            f"{done:>10,} / {self._total:,} env steps  {_span(self._seeds)}: "
             f"{speed:,.0f} steps/s{learned}"
         )
 
@@ -316,12 +316,12 @@ def _introduce(jobs: Sequence[tuple[Recipe, Path]], processes: int, width: int) 
     """Say what is trained, and how."""
     recipe, reason = jobs[0][0], why_alone(jobs[0][0])
     batch, seeds = recipe.batch, [each.seed for each, _ in jobs]
-    how = f"up to {width} together in each" if width > 1 else "one in each"
+    how = f"up to {width} together in each" if width > 1 else "one run in each"
     if reason is not None:
-        how = f"one by one: {reason}"
+        how = f"one at a time: {reason}"
     say(
-        f"{recipe.algo} on {recipe.env}, {batch.n_envs} envs x {batch.n_steps} steps, "
-        f"{counted(len(jobs), 'run')}, seeds {_span(seeds)}, "
+        f"{recipe.algo} on {recipe.env}, {environments_by_steps(batch)}, "
+        f"{counted(len(jobs), 'run')}, {_span(seeds)}, "
         f"{counted(processes, 'process', 'processes')}, {how}"
     )
 
@@ -335,15 +335,15 @@ def _tell(outcomes: Sequence[Outcome]) -> int:
             say(f"{run.path}: failed: {outcome.failure}")
             code = max(code, FAILED)
             continue
-        last = run.metrics[-1] if run.metrics else {}
-        steps, score = last.get("env_steps", 0), last.get("episode_return")
-        learned = "no episode ended" if score is None else f"mean return {score:.2f}"
-        ended = f"stopped at {steps:,}" if run.interrupted else f"{steps:,}"
-        say(f"{run.path}: {learned}, {ended} env steps")
+        stopped = f"; stopped, resume with: isobatch resume {run.path}" if run.interrupted else ""
+        for line in ending.batch_changes(run):
+            say(line)
+        say(f"{run.path}: {ending.learned(run)}{stopped}")
         if run.interrupted:
             code = STOPPED
     return code
 
 
 def _span(seeds: Sequence[int]) -> str:
-    return str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    """Return seed 1, or seeds 1 to 10."""
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"

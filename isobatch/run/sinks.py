@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from isobatch.batch import Batch
 from isobatch.errors import UserError, one_line
 from isobatch.recipe import Recipe
 from isobatch.text import counted, say, size
@@ -108,10 +109,16 @@ def headline(recipe: Recipe) -> str:
     """Say in one line what a run trains and with what batch."""
     batch = recipe.batch
     return (
-        f"{recipe.algo} on {recipe.env}, {batch.n_envs} envs x {batch.n_steps} steps = "
-        f"{batch.rollout_size:,} rows, {counted(batch.n_minibatches, 'minibatch', 'minibatches')} "
-        f"of {batch.minibatch_size:,}, {counted(batch.n_epochs, 'epoch')}, seed {recipe.seed}"
+        f"{recipe.algo} on {recipe.env}, {environments_by_steps(batch)} = "
+        f"{counted(batch.rollout_size, 'transition')}, "
+        f"{counted(batch.n_minibatches, 'minibatch', 'minibatches')} of "
+        f"{batch.minibatch_size:,}, {counted(batch.n_epochs, 'epoch')}, seed {recipe.seed}"
     )
+
+
+def environments_by_steps(batch: Batch) -> str:
+    """Return 8 envs x 128 steps."""
+    return f"{counted(batch.n_envs, 'env')} x {counted(batch.n_steps, 'step')}"
 
 
 def readings(row: dict[str, Any]) -> str:
@@ -126,25 +133,29 @@ def readings(row: dict[str, Any]) -> str:
     if row.get("age_iterations"):
         parts.append(f"staleness {counted(round(row['age_iterations']), 'iteration')}")
     if row.get("rows_learned") == 0:
-        parts.append(f"{row['rows_waiting']:,.0f} rows wait for more episodes to end")
+        waiting = counted(round(row["rows_waiting"]), "transition")
+        parts.append(f"{waiting} waiting for episodes to end")
     if row.get("rows_dropped"):
-        parts.append(f"{row['rows_dropped']:,.0f} rows dropped")
+        parts.append(f"{counted(round(row['rows_dropped']), 'transition')} dropped")
     if row.get("env_faults"):
         parts.append(counted(row["env_faults"], "environment fault"))
     if row.get("envs_remade"):
         parts.append(f"{counted(row['envs_remade'], 'environment')} re-made")
     if row.get("epsilon") is not None:
-        parts.append(f"epsilon {row['epsilon']:.3f}")
+        parts.append(f"epsilon {row['epsilon']:.2f}")
     if row.get("phase_memory_bytes") is not None:
         parts.append(_phase(row))
     if row.get("noise_scale") is not None:
         parts.append(f"noise scale {row['noise_scale']:,.0f}")
-    if row.get("reshaped"):
-        why = f" ({row['decision']})" if row.get("decision") else ""
-        parts.append(f"reshaped: {row['reshaped']}{why}")
-    elif row.get("decision"):
-        parts.append(row["decision"])
     return "  ".join(parts)
+
+
+def reshaping(row: dict[str, Any]) -> str:
+    """Say what of the batch moved before this iteration and why, or why nothing could; or ""."""
+    decision = row.get("decision") or ""
+    if not row.get("reshaped"):
+        return decision
+    return f"reshaped: {row['reshaped']}" + (f" ({decision})" if decision else "")
 
 
 def _phase(row: dict[str, Any]) -> str:

@@ -308,7 +308,7 @@ class RunDirectory:
         if [row["iterations"] for row in rows] != list(range(1, iterations + 1)) or (
             rows and rows[-1]["env_steps"] != env_steps
         ):
-            raise DamagedFile(f"{self._metrics.path} does not hold the {iterations} rows saved")
+            raise DamagedFile(f"{self._metrics.path} does not hold all rows saved")
         marks = [row["mark"] for row in parsed(played, self._evaluations.path)]
         done = sum(1 for mark in marks if 0 < env_steps >= mark)
         return mark_of(content, iterations), mark_of(played, done)

@@ -36,6 +36,8 @@ LEAST_ROWS = 16
 """No minibatch is made smaller than this."""
 ENVS_FACTOR = 4
 """N stays within this factor of the recipe's own."""
+UNDECIDED = "undecided"
+"""How the sentence of a decision begins that could not be made."""
 GAIN = 0.1
 """N and T move when that takes this part off the predicted error."""
 
@@ -103,7 +105,7 @@ def decide(recipe: Recipe, batch: Batch, measured: Measurements) -> Decision | N
 
 def _undecided(measured: Measurements) -> str:
     return (
-        f"undecided: the squared gradient, {measured.mean('signal') or 0.0:.3g} +- "
+        f"{UNDECIDED}: the squared gradient, {measured.mean('signal') or 0.0:.3g} +- "
         f"{measured.signal_error:.2g}, is not significantly different from zero; the batch stays"
     )
 

@@ -104,7 +104,7 @@ def _way_row(way: Way) -> tuple[str, ...]:
 def _notes(answer: Answer, verbose: bool) -> list[str]:
     """Return the warnings that matter, or all of them, and how many are left out."""
     shown = [note for note in answer.notes if note.matters or verbose]
-    lines = [each for note in shown for each in wrapped(f"! {note.text}", hanging="  ")]
+    lines = [each for note in shown for each in wrapped(f"! {note.text}")]
     hidden = len(answer.notes) - len(shown)
     if hidden:
         lines.append(f"{counted(hidden, 'more note')} with --verbose.")

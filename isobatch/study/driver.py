@@ -118,7 +118,7 @@ class Watch:
             self._share_at_start = share
         elapsed, gained = time.monotonic() - self._began, share - self._share_at_start
         left = elapsed * (1 - share) / gained if gained > 0 and share < 1 else None
-        return Progress(states, rows, dict(self._scores), share, left)
+        return Progress(states, rows, dict(self._scores), share, elapsed, left)
 
 
 def last_row(run: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from isobatch.study.design import Cell
 from isobatch.study.queue import Queue, Status
-from isobatch.text import duration, plain, say
+from isobatch.text import counted, duration, plain, say
 
 LINE_SECONDS = 30.0
 """Plain output gets a line about this often, and one for every run that ends."""
@@ -27,6 +27,8 @@ class Progress:
     scores: dict[Cell, float]
     share: float
     """Of all environment steps, how many are taken."""
+    seconds: float
+    """Since watching began."""
     seconds_left: float | None
 
     def count(self, status: Status) -> int:
@@ -43,10 +45,15 @@ class Progress:
     @property
     def headline(self) -> str:
         """The counts in one line."""
-        left = "" if self.seconds_left is None else f", about {duration(self.seconds_left)} left"
+        done, failed = self.count("done"), self.count("failed")
+        runs = counted(len(self.states), "run")
+        if done + failed == len(self.states):
+            return f"finished in {duration(self.seconds)}: {done} done, {failed} failed of {runs}"
+        seconds = self.seconds_left or 0.0
+        left = f", about {duration(seconds)} left" if seconds >= 1 else ""
         return (
-            f"{self.count('done')} done, {self.count('running')} running, "
-            f"{self.count('failed')} failed of {len(self.states)} runs, {self.share:.0%}{left}"
+            f"{done} done, {self.count('running')} running, {failed} failed of {runs}, "
+            f"{min(self.share, 0.99):.0%}{left}"
         )
 
 

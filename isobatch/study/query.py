@@ -77,7 +77,7 @@ def _answer(
         write = answer.write_csv if out.suffix == ".csv" else answer.write_parquet
         write(str(answer_file))
         save(out, answer_file.read_bytes())
-        return f"{counted(count, 'row')} written to {out}"
+        return f"{counted(count, 'row')} saved to {out}"
 
 
 def _connect(root: Path, allow_files: bool, writable: Path | None) -> duckdb.DuckDBPyConnection:

@@ -38,7 +38,7 @@ class Kinds:
         return self._kinds.get((cell.arm, cell.env))
 
     def why_alone(self, arm: str, env: str) -> str | None:
-        """Say why an arm's runs are trained one by one; None where they are trained together."""
+        """Say why an arm's runs are trained one at a time; None where they are trained together."""
         if not self._study.cohorts:
             return "cohorts are off"
         return why_alone(self._study.recipe(Cell(arm, env, self._study.seeds[0])))
@@ -107,6 +107,7 @@ def train_together(claims: Sequence[Lease]) -> dict[Cell, Outcome]:
     except Exception as error:
         if isinstance(error, OSError) and is_disk_full(error):
             raise
-        say(f"trained one by one, since together: {type(error).__name__}: {one_line(error)}")
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        say(f"runs are trained one at a time, since training them together failed: {reason}")
         return {}
     return dict(zip(jobs, outcomes, strict=False))  # Fewer where they were stopped.

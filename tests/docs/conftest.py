@@ -1,3 +1,5 @@
+"""Commands of the pages, run outside pytest in processes of their own."""
+
 import json
 import subprocess
 import sys
@@ -8,7 +10,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def launch():
     """Return a function that runs a command in a folder: -> what it printed."""
     with subprocess.Popen(
@@ -21,8 +23,8 @@ def launch():
         assert asked
         assert answers
 
-        def run(folder, words, code=0):
-            print(json.dumps([str(folder), words]), file=asked, flush=True)
+        def run(folder, words, code=0, tiny=False):
+            print(json.dumps([str(folder), words, tiny]), file=asked, flush=True)
             found, output = json.loads(answers.readline())
             assert found == code, f"{' '.join(words)}\n{output}"
             return output

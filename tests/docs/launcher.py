@@ -1,9 +1,11 @@
 """Runs commands one after the other, each in a process of its own that has PyTorch already.
 
-    python launcher.py      reads lines of JSON, [folder, [word, ...]]; answers [exit code, output]
+    python launcher.py      reads lines of JSON, [folder, [word, ...], is tiny]; answers
+                            [exit code, output]
 
-Every command is `python FILE` or `isobatch ...`. Importing PyTorch and EnvPool takes longer than
-what the pages' examples do, so it is done once and forked.
+Every command is `python FILE` or `isobatch ...`; a tiny one is bounded as `tiny` says. Importing
+PyTorch, EnvPool and others takes longer than what the pages' examples do, so it is done once and
+forked.
 """
 
 import json
@@ -13,13 +15,18 @@ import sys
 import tempfile
 import traceback
 
-import envpool  # noqa: F401
+import duckdb  # noqa: F401
 import gymnasium.vector  # noqa: F401
+import plotly.graph_objects  # noqa: F401
+import scipy.stats  # noqa: F401
 
 import isobatch.algos.ppo
 import isobatch.probe.laboratory
 import isobatch.run.training  # noqa: F401
 from isobatch.cli import main
+from isobatch.envs.pool import load_envpool
+
+import tiny  # isort: skip
 
 
 def run(words):
@@ -38,7 +45,7 @@ def run(words):
         return 1
 
 
-def fork(folder, words):
+def fork(folder, words, is_tiny):
     """Return (exit code, what it printed)."""
     with tempfile.TemporaryFile() as output:
         child = os.fork()
@@ -46,6 +53,8 @@ def fork(folder, words):
             os.chdir(folder)
             for stream in (1, 2):
                 os.dup2(output.fileno(), stream)
+            if is_tiny:
+                tiny.bound()
             code = run(words)
             sys.stdout.flush()
             sys.stderr.flush()
@@ -55,6 +64,7 @@ def fork(folder, words):
         return code, output.read().decode()
 
 
+load_envpool()  # As commands do: with what Procgen draws by.
 # The folder of this file is no part of what a user's program sees.
 del sys.path[0]
 for line in sys.stdin:

@@ -1,4 +1,5 @@
 import fcntl
+import re
 
 import pytest
 from fakes import finish_study
@@ -47,26 +48,29 @@ def test_a_dry_run_tells_the_cost_and_writes_nothing(file, tmp_path, capsys):
     arguments = ["study", file, "--dry-run", "--workers", 1, "--out", tmp_path / "study"]
     code, out, _ = isobatch(capsys, *arguments)
     assert code == 0
-    assert "6 runs of 256 environment steps" in out
+    assert "6 runs of 256 env steps, 3 seeds per arm and environment" in out
     assert "MB" in out
-    assert out.count("3 seeds, about") == out.count(" each, 3 together") == 2
+    assert len(re.findall(r"^  [ab]    CartPole-v1  \d+ s +3 together$", out, re.M)) == 2
     assert not (tmp_path / "study").exists()
 
 
 def test_the_plan_says_which_runs_are_trained_alone_and_why(file, tmp_path, capsys):
     file.write_text(TOML.replace("b = {", 'b = { algo = "ppg", n_policy_iterations = 2, '))
     arguments = ["study", file, "--dry-run", "--out", tmp_path / "study"]
-    for options, found in (
-        (["--workers", 1], "3 together"),
-        (["--workers", 3], "one at a time: fewer than 3 alike for each worker"),
-        (["--workers", 1, "--no-cohorts"], "one at a time: cohorts are off"),
+    ppg = "  one at a time (b): ppg is trained alone"
+    few = "  one at a time (a): fewer than 3 runs alike for each worker"
+    off = "  one at a time (a, b): cohorts are off"
+    for options, found, reasons in (
+        (["--workers", 1], "3 together", [ppg]),
+        (["--workers", 3], "one at a time", [few, ppg]),
+        (["--workers", 1, "--no-cohorts"], "one at a time", [off]),
     ):
         code, out, _ = isobatch(capsys, *arguments, *options)
         assert code == 0
-        first, second = (line for line in out.splitlines() if "3 seeds" in line)
-        assert first.endswith(f" each, {found}")
-        off = "--no-cohorts" in options
-        assert second.endswith(found if off else "one at a time: ppg is trained alone")
+        first, second = (line for line in out.splitlines() if "CartPole-v1" in line)
+        assert first.endswith(f"  {found}")
+        assert second.endswith("  one at a time")
+        assert [line for line in out.splitlines() if "one at a time (" in line] == reasons
 
 
 def test_cohorts_may_be_turned_off_and_on_again(file, tmp_path, capsys):

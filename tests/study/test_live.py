@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from fakes import finish_study
 
@@ -42,6 +44,15 @@ def test_progress_is_read_from_the_disk(half_done):
     assert progress.share == pytest.approx((2 + 1 + 0.5) / 4)
     assert progress.partial("b", "CartPole-v1") == "100 (1)"
     assert "2 done, 1 running, 1 failed of 4 runs, 88%" in progress.headline
+    # What is not finished has neither 100% nor no time left.
+    almost = replace(progress, share=0.999, seconds_left=0.2).headline
+    assert almost == "2 done, 1 running, 1 failed of 4 runs, 99%"
+
+
+def test_a_finished_study_says_so_with_its_time(tmp_path):
+    queue = finish_study(tmp_path / "study", STUDY, lambda cell: 1.0)
+    finished = replace(Watch(queue).progress(), seconds=130.0)
+    assert finished.headline == "finished in 2 min: 4 done, 0 failed of 4 runs"
 
 
 def test_the_last_whole_row_is_found_behind_half_a_line(half_done, tmp_path):

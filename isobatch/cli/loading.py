@@ -1,0 +1,75 @@
+"""What a terminal shows while a slow package is imported: its name, until that is done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+NAMES = {
+    "numpy": "NumPy",
+    "torch": "PyTorch",
+    "envpool": "EnvPool",
+    "gymnasium": "Gymnasium",
+    "duckdb": "DuckDB",
+    "plotly": "Plotly",
+}
+"""Packages that take a good part of a second to import, or several."""
+ERASE = "\r\x1b[K"
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Within the block name on standard error, if a terminal, what is being imported.
+
+    Packages are imported where they are used, deep in commands: a finder sees each import begin.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    finder = Finder()
+    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)  # type: ignore[arg-type]
+
+
+class Finder:
+    """Finds the packages named above where Python does, and says while they are executed."""
+
+    def __init__(self) -> None:
+        self._is_shown = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a slow package, its loader told to say so; of others None."""
+        if name not in NAMES or self._is_shown:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        loader = spec.loader if spec else None
+        if loader is None:
+            return None
+        execute = loader.exec_module
+
+        def execute_shown(module: ModuleType) -> None:
+            # Once: a module that is reloaded is executed as usual.
+            del loader.exec_module
+            with self._showing(f"loading {NAMES[name]} ..."):
+                execute(module)
+
+        loader.exec_module = execute_shown
+        return spec
+
+    @contextmanager
+    def _showing(self, text: str) -> Iterator[None]:
+        self._is_shown = True
+        print(text, end="", file=sys.stderr, flush=True)
+        try:
+            yield
+        finally:
+            print(ERASE, end="", file=sys.stderr, flush=True)
+            self._is_shown = False

@@ -1,0 +1,71 @@
+"""The pages' commands at a tiny budget: flags that are added, and bounds within the process.
+
+What a page teaches stays as it stands: its batch, its files, its flags. Only budgets, seeds and
+measurements are cut, and the batch of image environments, whose networks are slow.
+"""
+
+import os
+from dataclasses import replace
+
+STEPS, MORE_STEPS = 4096, 5120
+"""Of a run, and of one that is resumed with a larger budget."""
+IMAGES = ("CoinrunEasy-v0", "StarpilotHard-v0")
+SMALL_BATCH = ["--n-envs", "2", "--n-steps", "16", "--n-minibatches", "2", "--n-epochs", "1"]
+FLAGS = {
+    "eval": ["--episodes", "2"],
+    "study": ["--seeds", "2", "--workers", "1"],
+    "probe": ["--batches", "2", "--no-speed"],
+    "verify": ["--iterations", "2"],
+}
+"""The last of a flag that is given twice counts."""
+
+
+def shortened(words, folder):
+    """Return a command's words with flags for a tiny budget."""
+    if words[0] != "isobatch" or "--help" in words or "--list" in words:
+        return words
+    command = words[1]
+    if command == "train":
+        return [*words, *_training(words, folder)]
+    if command == "resume":
+        more = ["--total-timesteps", str(MORE_STEPS)]
+        return [*words, *more] if "--total-timesteps" in words else words
+    return [*words, *FLAGS.get(command, [])]
+
+
+def _training(words, folder):
+    steps = ["--total-timesteps", str(STEPS)]
+    if "--seeds" in words:
+        steps += ["--seeds", "2"]
+    text = " ".join(words)
+    if "--recipe" in words:
+        text += (folder / words[words.index("--recipe") + 1]).read_text(encoding="utf-8")
+    if any(env in text for env in IMAGES):
+        return [*SMALL_BATCH, "--total-timesteps", "64"]
+    return steps
+
+
+def bound():
+    """Bound what no flag of a command bounds, in this process."""
+    import isobatch
+    from isobatch.noise import clusters
+    from isobatch.probe import plan
+    from isobatch.run import throughput
+    from isobatch.study import design
+
+    train, load, measure = isobatch.train, design.load, throughput.measure
+
+    def tiny_train(*given, **settings):
+        asked = settings.get("total_timesteps", STEPS)
+        return train(*given, **settings | {"total_timesteps": min(asked, STEPS)})
+
+    def tiny_study(*given):
+        study = load(*given)
+        return replace(study, envs=study.envs[:1], budget=STEPS)
+
+    os.environ["WANDB_MODE"] = "offline"
+    clusters.RESAMPLES = 50
+    plan.FEWEST_ENVS, plan.MOST_ROWS, plan.MOST_AHEAD = 16, 1 << 12, 64
+    isobatch.train = tiny_train
+    design.load = tiny_study
+    throughput.measure = lambda recipe, **settings: measure(recipe, seconds=0.1, **settings)
