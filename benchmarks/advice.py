@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from isobatch import advise
-from isobatch.advise import RULES, History
+from isobatch import advice
+from isobatch.advice import RULES, History
 from isobatch.errors import UserError
 
 MOMENTS = (0.1, 0.25, 0.5)
@@ -69,14 +69,14 @@ def scored_in(path: Path) -> list[Scored]:
 
         done = Results.load(path).having("done")
         return [
-            Scored(each.cell.env, each.result.score, advise.read(each.path))
+            Scored(each.cell.env, each.result.score, advice.read(each.path))
             for each in done
             if each.result is not None
         ]
     if not (path / "recipe.toml").exists():
         inner = sorted(each for each in path.iterdir() if each.is_dir())
         return [found for each in inner for found in scored_in(each)]
-    history = advise.read(path)
+    history = advice.read(path)
     played = [row.get("episode_return") for row in history.evaluations]
     score = played[-1] if played else history.last("episode_return")
     return [] if score is None else [Scored(history.recipe.env, float(score), history)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from isobatch.errors import printable
@@ -22,6 +23,22 @@ def say(text: str = "", error: bool = False) -> None:
 def plain(text: str) -> str:
     """Return lines with their control characters spelled out."""
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+
+
+WIDTH = 80
+"""Columns that prose is wrapped at."""
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Return a paragraph as lines, wrapped at words; what is one word stays whole."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def number(value: float) -> str:

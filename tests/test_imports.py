@@ -15,7 +15,7 @@ ROOMS = [
     "errors", "files", "plain", "rows", "estimate", "text", "machine", "parent", "turns", "clock",
     "registry", "batch", "recipe", "scaling", "envs", "presets", "exchange", "normalize", "models",
     "experience", "advantages", "losses", "diagnostics", "objectives", "proximal", "update",
-    "noise", "state", "algos", "advise", "run", "pages", "probe", "report", "study", "cli",
+    "noise", "state", "algos", "advice", "run", "pages", "probe", "report", "study", "cli",
 ]  # fmt: skip
 ALLOWED = {
     # Where people look for it: recipe.rescale(n_envs=16).

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from isobatch import text
-from isobatch.advise import SEVERITIES, Finding
+from isobatch.advice import SEVERITIES, Finding
 from isobatch.errors import UserError
 from isobatch.pages import diagram
 from isobatch.pages.figures import Figure, label

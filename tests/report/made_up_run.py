@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from isobatch.advise import Finding
+from isobatch.advice import Finding
 from isobatch.recipe import Recipe
 
 SPARSE = (

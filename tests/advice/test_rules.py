@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from recorded_runs import BROKEN, HEALTHY, history_of, recipe_of
 
-from isobatch import advise
-from isobatch.advise import RULES, SEVERITIES, Actions, History, findings
+from isobatch import advice
+from isobatch.advice import RULES, SEVERITIES, Actions, History, findings
 from isobatch.cli.flags import Parser, add_recipe_flags, given
 from isobatch.presets import PRESETS, family_preset
 from isobatch.recipe import Recipe
@@ -126,20 +126,20 @@ def test_a_flag_makes_a_recipe(rule):
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_nothing_above_a_note_is_said_of_presets_that_learn(name):
-    found = advise.look(history_of(name))
+    found = advice.look(history_of(name))
     assert [each for each in found if each.is_grave] == []
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 @pytest.mark.parametrize("part", [0.1, 0.25, 0.5])
 def test_nor_in_their_course(name, part):
-    found = advise.look(history_of(name).until_part(part))
+    found = advice.look(history_of(name).until_part(part))
     assert [each for each in found if each.is_grave] == []
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_run_is_told(name):
-    assert any(each.is_grave for each in advise.look(history_of(name)))
+    assert any(each.is_grave for each in advice.look(history_of(name)))
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -153,7 +153,7 @@ def test_nothing_above_a_note_is_said_of_a_preset_before_it_runs(family, algo):
 
 
 def spoken(recipe, rows, **settings):
-    return {each.rule: each for each in advise.look(History(recipe, rows, **settings))}
+    return {each.rule: each for each in advice.look(History(recipe, rows, **settings))}
 
 
 def test_clip_fraction_bands_depend_on_the_epochs():
@@ -199,13 +199,13 @@ def test_one_cause_is_said_once():
     """Returns that never change explain all the rest; a collapsed policy explains small steps."""
     found = spoken(recipe_of("no-reward"), rows(episode_return=-200.0, episodes=100, budget=20_000))
     assert "no-progress" not in found
-    collapsed = {each.rule for each in advise.look(history_of("step-size-100x"))}
+    collapsed = {each.rule for each in advice.look(history_of("step-size-100x"))}
     assert "kl-low" not in collapsed
     assert "no-progress" not in collapsed
 
 
 def test_large_returns_are_told_of_separate_networks_too():
-    (found, *_) = advise.look(history_of("large-returns"))
+    (found, *_) = advice.look(history_of("large-returns"))
     assert found.rule == "value-scale"
     assert found.severity == "problem"
     assert found.flag == "--normalize-rewards"
@@ -259,7 +259,7 @@ def test_rules_never_fail():
             {name: draw.choice(values) for name in draw.sample(names, draw.randint(0, len(names)))}
             for _ in range(draw.choice([0, 1, 3, 30]))
         ]
-        for each in advise.look(History(draw.choice(algos), made)):
+        for each in advice.look(History(draw.choice(algos), made)):
             assert each.sentence
 
 

@@ -9,7 +9,7 @@ They stand in order of importance. To add one, write a function here under `@rul
             return None
         return note(entropy, 10, f"entropy {entropy:.2g}, over 10: ...", "...", "--ent-coef 0")
 
-and a run that breaks it in tests/advise/test_rules.py. A rule asks for columns by name and gets
+and a run that breaks it in tests/advice/test_rules.py. A rule asks for columns by name and gets
 None where they are not there, so it needs no care for other versions, algorithms or short runs.
 """
 
@@ -22,8 +22,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from isobatch.advise.finding import Finding
-from isobatch.advise.history import History
+from isobatch.advice.finding import Finding
+from isobatch.advice.history import History
 from isobatch.scaling.horizon import horizon
 from isobatch.text import counted, number
 

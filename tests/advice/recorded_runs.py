@@ -1,6 +1,6 @@
 """Rows of real runs in four digits: of presets that learn, and of runs broken on purpose.
 
-PYTHONPATH=. python tests/advise/recorded_runs.py [NAME ...]   # trains and records them again
+PYTHONPATH=. python tests/advice/recorded_runs.py [NAME ...]   # trains and records them again
 """
 
 import json
@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from isobatch.advise import Actions, History
-from isobatch.advise.history import numbers
+from isobatch.advice import Actions, History
+from isobatch.advice.history import numbers
 from isobatch.presets import family_preset
 from isobatch.recipe import Recipe
 
@@ -94,7 +94,7 @@ def history_of(name: str) -> History:
 
 def record(name: str, run: Path) -> None:
     """Keep the rows of a run, column by column."""
-    from isobatch import advise
+    from isobatch import advice
     from isobatch.run.reading import read_evaluations, read_metrics
 
     rows = [numbers(row) for row in read_metrics(run)]
@@ -104,7 +104,7 @@ def record(name: str, run: Path) -> None:
         {key: row[key] for key in ("mark", "episode_return", "seconds")}
         for row in read_evaluations(run)
     ]
-    kept = {"actions": advise.read(run).actions, "evaluations": played, "columns": columns}
+    kept = {"actions": advice.read(run).actions, "evaluations": played, "columns": columns}
     FOLDER.mkdir(exist_ok=True)
     lines = json.dumps(kept, separators=(",", ":")).replace('],"', '],\n"')
     (FOLDER / f"{name}.json").write_text(lines + "\n")

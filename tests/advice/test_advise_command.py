@@ -1,5 +1,6 @@
 """isobatch advise, and how it reads runs that are not as they should be."""
 
+import html
 import json
 import math
 import subprocess
@@ -11,7 +12,8 @@ import pytest
 from recorded_runs import history_of, recipe_of
 
 import isobatch
-from isobatch.advise import Actions
+from isobatch import advice
+from isobatch.advice import Actions
 from isobatch.cli import main
 from isobatch.run import throughput
 from isobatch.run.store import RunDirectory
@@ -70,16 +72,27 @@ def test_a_healthy_run_is_one_line(command):
 
 def test_a_trained_run_is_read_with_its_actions(command):
     run = isobatch.train("CartPole-v1", out="run", quiet=True, **TINY)
-    history = isobatch.advise.read(run.path)
+    history = advice.read(run.path)
     assert history.rows == 4
     assert history.actions == Actions(2, math.log(2))
-    assert {each.rule for each in isobatch.advise.run(run.path)} >= {"few-updates"}
+    assert {each.rule for each in isobatch.advise(run)} >= {"few-updates"}
     assert command("advise", run.path)[0] == 0
 
 
 def test_continuous_actions_have_dimensions():
     run = isobatch.train("Pendulum-v1", out="run", quiet=True, **TINY)
-    assert isobatch.advise.read(run.path).actions == Actions(1, None)
+    assert advice.read(run.path).actions == Actions(1, None)
+
+
+def test_advice_from_python_is_what_the_command_prints(command):
+    path = saved("shared-network")
+    found = isobatch.advise(path)
+    assert command("advise", path)[1] == f"{found}\n"
+    assert isobatch.advise(str(path))[0].rule == "value-scale"
+    assert [each.rule for each in found] == [each.rule for each in found[:]]
+    assert len(found) == len(found.findings)
+    assert repr(found).startswith("<Advice on run: 1 problem")
+    assert html.unescape(found._repr_html_()) == f"<pre>{found}</pre>"
 
 
 def test_a_torn_last_line_is_left_out(command):
@@ -149,7 +162,7 @@ def test_damage_is_refused_in_a_line(command):
 def test_a_damaged_policy_hides_only_the_actions(command):
     path = saved("no-reward")
     (path / "policy.safetensors").write_bytes(b"\xff" * 64)
-    assert isobatch.advise.read(path).actions is None
+    assert advice.read(path).actions is None
     assert command("advise", path)[0] == 0
 
 
