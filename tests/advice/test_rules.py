@@ -120,7 +120,7 @@ def test_a_flag_makes_a_recipe(rule):
         parser = Parser(prog="train")
         add_recipe_flags(parser, history.recipe)
         fields = given(parser.parse_args(found.flag.split()), history.recipe)
-        assert fields
+        assert fields == found.changes
         assert history.recipe.replace(**fields) != history.recipe
 
 
@@ -208,6 +208,7 @@ def test_large_returns_are_told_of_separate_networks_too():
     (found, *_) = advice.look(history_of("large-returns"))
     assert found.rule == "value-scale"
     assert found.severity == "problem"
+    assert found.changes == {"normalize_rewards": True}
     assert found.flag == "--normalize-rewards"
 
 

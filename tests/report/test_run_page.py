@@ -12,12 +12,12 @@ import pytest
 from made_up_run import FINDINGS, MEASURED, RECIPE, SPARSE, write_run
 from pages import Elements
 
-from isobatch import advice, cli, report
+from isobatch import advice, cli, report, reproduce
 from isobatch.advice import rules
 from isobatch.errors import UserError
 from isobatch.presets import preset
 from isobatch.recipe import Recipe
-from isobatch.report import bands, reproduce, video
+from isobatch.report import bands, video
 from isobatch.report.course import MOST_DRAWN
 from isobatch.run import training
 

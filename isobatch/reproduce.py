@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
-from isobatch.envs.catalog import require_trusted
 from isobatch.errors import UserError
 from isobatch.presets import preset
 from isobatch.recipe import Recipe
 
 
 def command(recipe: Recipe) -> str:
-    """Return the command that trains this very recipe, '' where it takes the recipe's file."""
+    """Return the command that trains this very recipe, '' where it takes the recipe's file.
+
+    It takes seconds the first time: the preset comes with PyTorch and EnvPool.
+    """
+    from isobatch.envs.catalog import require_trusted
+
     try:
         require_trusted(recipe.env, None)
         base = preset(recipe.env, recipe.algo)
@@ -22,13 +27,18 @@ def command(recipe: Recipe) -> str:
     except UserError:
         return ""  # An environment, algorithm or objective that is not known here.
     words = ["isobatch", "train", recipe.env, *(["--algo", recipe.algo] * (recipe.algo != "ppo"))]
-    for name, value in differing.items():
-        words += _flag(name, value)
-    return shlex.join(words)
+    return " ".join([shlex.join(words), *([flags(differing)] * bool(differing))])
+
+
+def flags(fields: Mapping[str, Any]) -> str:
+    """Return recipe fields as flags: --n-envs 32 --learning-rate 0.0005."""
+    return shlex.join([word for name, value in fields.items() for word in _flag(name, value)])
 
 
 def from_file(recipe: Recipe, name: str = "recipe.toml") -> str:
     """Return the command that trains the recipe saved as a file."""
+    from isobatch.envs.catalog import require_trusted
+
     words = ["isobatch", "train", "--recipe", name]
     try:
         require_trusted(recipe.env, None)
