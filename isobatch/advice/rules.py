@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import Any
 
 from isobatch.advice.finding import Finding
-from isobatch.advice.history import History
+from isobatch.advice.history import LATE, History
 from isobatch.scaling.horizon import horizon
 from isobatch.text import counted, number
 
@@ -236,6 +236,17 @@ ENTROPY_LOST = 3.0
 """Of continuous ones, in nats per dimension: a standard deviation 20 times smaller."""
 
 
+def entropy_floor(run: History) -> float | None:
+    """Return the entropy under which a policy has stopped exploring, None where that is unknown."""
+    first, actions = run.early("entropy"), run.actions
+    if first is None:
+        return None
+    if actions is not None and actions.entropy is None:
+        return first - ENTROPY_LOST * max(1, actions.size)
+    most = first if actions is None or actions.entropy is None else actions.entropy
+    return ENTROPY_LEFT * most if most > 0 and min(run.recent("entropy")) >= 0 else None
+
+
 @rule(
     f"entropy under {ENTROPY_LEFT:.0%} of the uniform policy's, or of continuous actions "
     f"{ENTROPY_LOST:.0f} nats per dimension lower than at first, and the return no better than "
@@ -244,28 +255,24 @@ ENTROPY_LOST = 3.0
 )
 def entropy_collapse(run: History) -> Finding | None:
     """The policy has stopped trying things before it found any that work."""
-    entropy, first = run.median("entropy"), run.early("entropy")
-    if entropy is None or first is None or run.has_progressed is not False:
+    entropy, first, floor = run.median("entropy"), run.early("entropy"), entropy_floor(run)
+    if entropy is None or first is None or floor is None or entropy > floor:
         return None
-    more = more_entropy(run)
-    text = "the policy has stopped exploring, and the return is no better than at the start"
-    advice = "reward entropy"
+    if run.has_progressed is not False:
+        return None
+    change, advice = more_entropy(run), "reward entropy"
     leap = max(run.values("approx_kl"), default=0.0)
     if leap > KL_HIGH:  # It collapsed in a few steps: they were too large.
+        change = smaller_steps(run, 0.1)
         advice = f"take smaller steps: the KL has been {leap:.2g} in an iteration"
-        more = smaller_steps(run, 0.1)
-    actions = run.actions
-    if actions is not None and actions.entropy is None:
-        lost = (first - entropy) / max(1, actions.size)
-        if lost <= ENTROPY_LOST:
-            return None
+    text = "the policy has stopped exploring, and the return is no better than at the start"
+    if run.actions is not None and run.actions.entropy is None:
+        lost = (first - entropy) / max(1, run.actions.size)
         said = f"entropy {lost:.1f} nats per action dimension lower than at first"
-        return problem(lost, ENTROPY_LOST, f"{said}: {text}", advice, more)
-    most = first if actions is None or actions.entropy is None else actions.entropy
-    if most <= 0 or min(run.recent("entropy")) < 0 or entropy > ENTROPY_LEFT * most:
-        return None
-    said = f"entropy {entropy:.2g} {run.lately}, {entropy / most:.1%} of the uniform policy's"
-    return problem(entropy / most, ENTROPY_LEFT, f"{said}: {text}", advice, more)
+        return problem(lost, ENTROPY_LOST, f"{said}: {text}", advice, change)
+    left = ENTROPY_LEFT * entropy / floor
+    said = f"entropy {entropy:.2g} {run.lately}, {left:.1%} of the uniform policy's"
+    return problem(left, ENTROPY_LEFT, f"{said}: {text}", advice, change)
 
 
 LARGE_VALUE_LOSS, LARGE_SHARED = 50.0, 1.0
@@ -358,15 +365,11 @@ FALLEN = 0.5
 )
 def return_fallen(run: History) -> Finding | None:
     """It had learned, and has unlearned."""
-    found, first = run.values("episode_return"), run.first_return
-    if first is None or run.reward_rare:
+    lost = run.lost
+    if lost is None or lost <= FALLEN:
         return None
+    found = run.values("episode_return")
     now, best = found[-1], max(found)
-    if best - first <= abs(first) / 2:
-        return None
-    lost = (best - now) / (best - first)
-    if lost <= FALLEN:
-        return None
     return warning(
         lost,
         FALLEN,
@@ -374,9 +377,6 @@ def return_fallen(run: History) -> Finding | None:
         "take smaller steps, that become smaller in the course of the run",
         smaller_steps(run, 0.5) | to(learning_rate_schedule="linear"),
     )
-
-
-LATE = 0.45
 
 
 @rule(f"past {LATE:.0%} of the budget the mean return is no better than at the start", OURS)
