@@ -21,7 +21,6 @@ from isobatch.diagnostics import (
     gradient_norm_kurtosis,
     importance_ess,
     kurtosis,
-    observation_scale,
     policy_variance,
     singular_values,
     srank,
@@ -317,25 +316,40 @@ def test_entropy_of_visits_is_scipys(ids):
 
 
 def test_coverage_by_hand():
-    # In bins of 0.5 x 2 = 1: 0, 0, 1, 2, and the second coordinate apart.
-    rows = torch.tensor([[0.0, 0], [0.4, 0], [0.6, 0], [2.0, 0], [2.0, 9]])
-    assert state_coverage(rows, scale=torch.tensor([2.0, 2.0])) == 4 / 5
-    assert state_coverage(rows, width=5.0, scale=torch.tensor([2.0, 2.0])) == 2 / 5
+    # 2 asinh(10 x) of 0, 0.02, 0.03, 1 and 9: 0, 0.40, 0.59, 5.996 and 10.39.
+    rows = torch.tensor([[0.0, 0], [0.02, 0], [0.03, 0], [1.0, 0], [1.0, 9]])
+    assert state_coverage(rows) == 4 / 5
+    # A fifth of that, at five times the width: 0, 0.08, 0.12, 1.199 and 2.08.
+    assert state_coverage(rows, width=2.5) == 3 / 5
     assert state_coverage(torch.ones(4, 3)) == 1 / 4
     assert math.isnan(state_coverage(torch.zeros(0, 3)))
 
 
-def test_the_scale_is_the_deviation_or_one():
-    rows = torch.tensor([[0.0, 0.1, NAN], [4.0, 0.1, 1.0], [2.0, 0.1, 1.0]])
-    expected = [math.sqrt(8 / 3), 1.0, 1.0]
-    np.testing.assert_allclose(observation_scale(rows), expected, rtol=1e-6)
-    assert len(observation_scale(torch.zeros(3, 2, 2, dtype=torch.uint8))) == 0
+def test_bins_grow_with_the_coordinate_to_half_of_it():
+    def edges(low, high):
+        """Return where neighbours on a fine grid are told apart."""
+        grid = torch.linspace(low, high, 20_001)
+        apart = [state_coverage(grid[k : k + 2]) == 1 for k in range(len(grid) - 1)]
+        return grid[1:][torch.tensor(apart)]
+
+    # Edges at 0.1 sinh((k + 1 / 2) / 2).
+    expected = 0.1 * np.sinh((np.arange(-2, 2) + 0.5) / 2)
+    np.testing.assert_allclose(edges(-0.1, 0.1), expected, atol=2e-5)
+    expected = 0.1 * np.sinh((np.arange(15, 18) + 0.5) / 2)
+    np.testing.assert_allclose(edges(100.0, 400.0), expected, atol=0.02)
 
 
-@given(st.floats(1e-3, 1e3))
-def test_coverage_does_not_depend_on_the_unit(unit):
-    rows = (normal(500, 2) * 4).round() / 4
-    assert state_coverage(rows * unit) == pytest.approx(state_coverage(rows), abs=0.02)
+def test_bins_do_not_depend_on_what_came_before():
+    """Starting states alike or not, few or many: the same rows later are as many bins."""
+    later = normal(500, 3)
+    apart, alike = StateCoverage(), StateCoverage()
+    apart.update(100 * normal(50, 3, seed=1) + 1e6)
+    alike.update(torch.full((2000, 3), 1e6))
+    before = apart.distinct, alike.distinct
+    for each in (apart, alike):
+        each.update(later)
+    assert apart.distinct - before[0] == pytest.approx(alike.distinct - before[1], rel=0.02)
+    assert alike.distinct - before[1] == pytest.approx(500 * state_coverage(later), rel=0.02)
 
 
 def test_images_count_pixel_by_pixel():
@@ -368,8 +382,8 @@ def test_parts_of_an_observation_count_together():
 
 
 def test_what_is_no_number_has_a_bin_of_its_own():
-    rows = torch.tensor([NAN, NAN, INF, -INF, 0.0, 1e300])
-    assert state_coverage(rows) == 4 / 6  # The largest bin holds inf and all beyond 2^30.
+    rows = torch.tensor([NAN, NAN, INF, -INF, 0.0, 1e300])  # Of float32 the last is inf.
+    assert state_coverage(rows) == 4 / 6
 
 
 @pytest.mark.parametrize("count", [1, 30, 1_000, 20_000, 60_000, 500_000])
@@ -384,10 +398,9 @@ def test_the_sketch_is_near_the_truth(count):
 
 def test_the_sketch_agrees_with_the_exact_number():
     rows = normal(30_000, 3)
-    scale = observation_scale(rows)
-    sketch = StateCoverage(scale=scale)
+    sketch = StateCoverage()
     sketch.update(rows)
-    exact = state_coverage(rows, scale=scale)
+    exact = state_coverage(rows)
     assert 0.02 < exact < 0.9
     assert sketch.coverage == pytest.approx(exact, rel=4 * 0.008)
 
@@ -399,17 +412,10 @@ def test_a_sketch_never_counts_more_than_it_saw():
         assert 0 < sketch.coverage <= 1
 
 
-def test_the_first_rows_set_the_bins():
-    sketch = StateCoverage()
-    sketch.update(torch.tensor([[0.0], [4.0]]))  # Deviation 2, bins of 1.
-    sketch.update(torch.tensor([[100.0], [100.2], [101.0]]))
-    assert sketch.distinct == pytest.approx(4, abs=0.01)
-
-
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(0, 1000))
 def test_a_sketch_depends_on_neither_order_nor_parts(sizes, seed):
     rows = normal(sum(sizes), 2, seed=seed)
-    whole, parts = (StateCoverage(scale=torch.ones(2)) for _ in range(2))
+    whole, parts = (StateCoverage() for _ in range(2))
     whole.update(rows)
     for part in rows.flip(0).split(sizes):
         parts.update(part)
@@ -442,7 +448,7 @@ def test_an_empty_sketch():
     assert sketch.distinct == 0
     assert math.isnan(sketch.coverage)
     sketch.load_state_dict(sketch.state_dict())
-    assert sketch.scale is None
+    assert sketch.steps == 0
 
 
 # All of them
@@ -450,14 +456,13 @@ def test_an_empty_sketch():
 
 def test_every_number_is_a_plain_float_and_no_gradient_flows():
     rows = normal(16, 4).requires_grad_()
-    tensors = {"observation_scale", "singular_values"}
-    for name in set(diagnostics.__all__) - tensors - {"Seen", "StateCoverage", "VisitCounts"}:
+    others = {"singular_values", "Seen", "StateCoverage", "VisitCounts"}
+    for name in set(diagnostics.__all__) - others:
         function = getattr(diagnostics, name)
         found = function(nn.ParameterList([rows]) if name == "weight_norm" else rows)
         assert type(found) is float, name
         assert math.isfinite(found), name
-    for name in tensors:
-        assert not getattr(diagnostics, name)(rows).requires_grad
+    assert not singular_values(rows).requires_grad
 
 
 def test_visits_are_counted_over_several_rollouts():

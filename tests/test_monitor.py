@@ -159,3 +159,19 @@ def test_what_was_seen_is_in_the_checkpoint():
     assert again.visits.entropy == seen.visits.entropy > 0
     again.load_state_dict({})
     assert not again.held
+
+
+def test_counts_of_other_bins_begin_anew_and_those_of_images_go_on():
+    """Checkpoints had a scale [D] of the first rollout, empty where nothing was float."""
+    vectors, images = Seen(), Seen()
+    vectors.update({"vector": torch.randn(100, 3)}, count_visits=True)
+    images.update({"image": torch.randint(0, 255, (50, 3, 8, 8), dtype=torch.uint8)})
+    again = Seen()
+    again.load_state_dict(vectors.state_dict() | {"coverage.scale": torch.ones(3)})
+    assert len(again.held["vector"]) == 100
+    assert again.coverage.steps == 0
+    assert math.isnan(again.visits.entropy)
+    again = Seen()
+    again.load_state_dict(images.state_dict() | {"coverage.scale": torch.zeros(0)})
+    assert again.coverage.steps == 50
+    assert again.coverage.distinct == images.coverage.distinct

@@ -7,7 +7,6 @@ a Python float, nan where the quantity is not defined (an empty batch, numbers t
 from isobatch.diagnostics.coverage import (
     StateCoverage,
     VisitCounts,
-    observation_scale,
     state_coverage,
     visited_entropy,
 )
@@ -28,7 +27,6 @@ __all__ = [
     "gradient_norm_kurtosis",
     "importance_ess",
     "kurtosis",
-    "observation_scale",
     "policy_variance",
     "singular_values",
     "srank",

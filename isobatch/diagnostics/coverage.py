@@ -4,10 +4,11 @@ An observation is made whole numbers, hashed to 64 bits, and hashes are counted:
 `state_coverage`, those of a long run by `StateCoverage` in 16 KB. Integers (images, ids) count as
 they are. Floats are rounded to bins, since no two of them are ever the same:
 
-    bin = round(x / (width * scale))
+    bin = round(asinh(x / unit) / width)
 
-`scale` [D] is each coordinate's standard deviation, so that `width` is in standard deviations.
-Bins decide the number: compare runs at one width and one scale only.
+A bin is width * unit wide near zero and grows with |x| from there, to about width * |x|: small and
+large coordinates both have some. No data decides the bins, so that runs of one environment
+compare, whatever their batch and their policy.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from torch import Tensor
 Rows = Tensor | Mapping[str, Tensor]
 """Observations [B, ...], or parts of them by name."""
 
+UNIT = 0.1
+"""Below it bins are of equal width, beyond they grow with the coordinate."""
 WIDTH = 0.5
-"""Of a bin, in standard deviations of the coordinate."""
+"""Of a bin: 0.05 near zero, half the coordinate beyond the unit."""
 INDEX_BITS = 14
 """Of a hash, those that choose one of the 16,384 registers: a standard error of 0.8%."""
 REST_BITS = 64 - INDEX_BITS
@@ -48,30 +51,16 @@ def visited_entropy(ids: Tensor) -> float:
 
 
 @torch.no_grad()
-def state_coverage(observations: Rows, width: float = WIDTH, scale: Tensor | None = None) -> float:
+def state_coverage(observations: Rows, width: float = WIDTH) -> float:
     """Share of the rows [B, ...] that are distinct: 1 where no state was seen twice.
 
     distinct / B
-
-    Without a `scale` [D] it is that of the rows themselves.
     """
     parts = _parts(observations)
     if not len(parts[0]):
         return math.nan
-    hashes = _hashes(parts, width, observation_scale(observations) if scale is None else scale)
+    hashes = _hashes(parts, width)
     return len(np.unique(hashes)) / len(hashes)
-
-
-@torch.no_grad()
-def observation_scale(observations: Rows) -> Tensor:
-    """Return the standard deviation of each coordinate of the float parts of rows, [D], float32.
-
-    1 where a coordinate does not move, or has values that are no numbers.
-    """
-    vectors = _vectors(_parts(observations)).double()
-    moves = (vectors != vectors[:1]).any(0)  # Rounding may give what stands still a spread.
-    spread = (vectors - vectors.mean(0)).square_().mean(0).sqrt_()
-    return torch.where(moves & spread.isfinite(), spread, 1.0).float()
 
 
 class StateCoverage:
@@ -80,14 +69,10 @@ class StateCoverage:
     Hashes are counted by HyperLogLog (Flajolet et al. 2007) with the estimator of Ertl 2017: each
     of 2^14 registers keeps the longest run of leading zeros among the hashes that fell to it. The
     standard error is 0.8%, less for small counts; the same rows give the same number, in any order.
-
-    The bins stay as they are while the run lasts. Without a `scale` [D] it is that of the first
-    rows, which differs between runs: to compare them, give all of them the same.
     """
 
-    def __init__(self, width: float = WIDTH, scale: Tensor | None = None) -> None:
+    def __init__(self, width: float = WIDTH) -> None:
         self.width = width
-        self.scale = scale
         self.steps = 0
         """Rows taken in."""
         self._registers = np.zeros(2**INDEX_BITS, np.uint8)
@@ -98,9 +83,7 @@ class StateCoverage:
         parts = _parts(observations)
         if not len(parts[0]):
             return np.zeros(0, np.uint64)
-        if self.scale is None:
-            self.scale = observation_scale(observations)
-        hashes = _hashes(parts, self.width, self.scale)
+        hashes = _hashes(parts, self.width)
         self.steps += len(hashes)
         index = (hashes >> np.uint64(REST_BITS)).astype(np.intp)
         rest = hashes & np.uint64(2**REST_BITS - 1)
@@ -136,18 +119,15 @@ class StateCoverage:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint keeps."""
-        scale = torch.zeros(0) if self.scale is None else self.scale
         return {
             "registers": torch.from_numpy(self._registers.copy()),
             "steps": torch.tensor(self.steps),
-            "scale": scale,
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore from `state_dict`."""
         self._registers = state["registers"].cpu().numpy().copy()
         self.steps = int(state["steps"])
-        self.scale = state["scale"] if len(state["scale"]) else None
 
 
 class VisitCounts:
@@ -209,9 +189,9 @@ def _vectors(parts: list[Tensor]) -> Tensor:
     return torch.cat(vectors, 1) if vectors else torch.zeros(len(parts[0]), 0)
 
 
-def _hashes(parts: list[Tensor], width: float, scale: Tensor) -> np.ndarray:
+def _hashes(parts: list[Tensor], width: float) -> np.ndarray:
     """Return a 64-bit hash of each row, [B]."""
-    bins = (_vectors(parts) / (width * scale.cpu().float())).round_()
+    bins = (_vectors(parts) / UNIT).asinh_().div_(width).round_()
     # What is no number has a bin of its own, beyond all others.
     bins = bins.clamp_(-(2.0**30), 2.0**30).nan_to_num_(nan=-(2.0**31)).int()
     whole = [each for each in parts if not each.is_floating_point()]

@@ -51,12 +51,15 @@ class Seen:
         return {f"{part}.{name}": each for part, own in parts.items() for name, each in own.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore from `state_dict`; of nothing, as older checkpoints have it, begin anew."""
+        """Restore from `state_dict`; of nothing, as older checkpoints have it, begin anew.
+
+        So begin the counts of checkpoints with a scale, whose bins were of another kind.
+        """
         parts: dict[str, dict[str, Tensor]] = {"coverage": {}, "visits": {}, "held": {}}
         for name, each in state.items():
             part, _, rest = name.partition(".")
             parts[part][rest] = each
         self.held = parts["held"]
-        if parts["coverage"]:
+        if parts["coverage"] and not len(parts["coverage"].get("scale", ())):
             self.coverage.load_state_dict(parts["coverage"])
             self.visits.load_state_dict(parts["visits"])
