@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from isobatch.errors import UserError
@@ -11,10 +11,11 @@ from isobatch.presets import preset
 from isobatch.recipe import Recipe
 
 
-def command(recipe: Recipe) -> str:
+def command(recipe: Recipe, named: Collection[str] = ()) -> str:
     """Return the command that trains this very recipe, '' where it takes the recipe's file.
 
-    It takes seconds the first time: the preset comes with PyTorch and EnvPool.
+    `named` are fields to give as flags, last, though they be the preset's. It takes seconds the
+    first time: the preset comes with PyTorch and EnvPool.
     """
     from isobatch.envs.catalog import require_trusted
 
@@ -27,6 +28,9 @@ def command(recipe: Recipe) -> str:
     except UserError:
         return ""  # An environment, algorithm or objective that is not known here.
     words = ["isobatch", "train", recipe.env, *(["--algo", recipe.algo] * (recipe.algo != "ppo"))]
+    for name in named:
+        differing.pop(name, None)
+        differing[name] = recipe.values[name]
     return " ".join([shlex.join(words), *([flags(differing)] * bool(differing))])
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import html
+import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import overload
 
 from isobatch.advice.finding import SEVERITIES, Finding
 from isobatch.advice.history import History
-from isobatch.advice.rules import RULES
-from isobatch.text import counted, number, plain, wrapped
+from isobatch.advice.verdict import Verdict, verdict
+from isobatch.errors import UserError
+from isobatch.reproduce import command, from_file
+from isobatch.text import WIDTH, counted, number, plain, wrapped
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,44 +45,99 @@ class Advice(Sequence[Finding]):
 
     @property
     def counts(self) -> str:
-        """How many findings of each severity: 1 problem, 2 notes; healthy where all are notes."""
+        """How many findings of each severity: 1 problem, 2 notes."""
         counts = Counter(each.severity for each in self.findings)
         said = [counted(counts[each], each) for each in SEVERITIES if counts[each]]
-        if any(each.is_grave for each in self.findings):
-            return ", ".join(said)
-        quiet = "healthy: nothing above a note" if self.history.rows else "nothing above a note"
-        return ", ".join([quiet, *said])
+        return ", ".join(said if self._grave else ["nothing above a note", *said])
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """How the run goes: learning, not learning, or had learned and lost it."""
+        return verdict(self.history)
+
+    @cached_property
+    def next(self) -> str:
+        """The command that trains the run's recipe with what the first finding says to change.
+
+        Empty where there is nothing to change. It takes seconds: presets come with EnvPool.
+        """
+        first = next((each for each in self.findings if each.is_grave and each.changes), None)
+        if first is None:
+            return ""
+        try:
+            changed = self.history.recipe.replace(**first.changes)
+        except UserError:  # A field that does not go with another.
+            return ""
+        file = str(Path(self.name) / "recipe.toml")
+        from_recipe = f"{from_file(self.history.recipe, file)} {first.flag}"
+        return command(changed, first.changes) or from_recipe
+
+    def lines(self, verbose: bool = False) -> Iterator[str]:
+        """Yield the answer line by line, at most 80 columns wide: the verdict first.
+
+        `verbose` adds the notes' text, and since when, the threshold and source of each finding.
+        """
+        yield from map(plain, wrapped(f"{self.name}: {self.verdict.sentence}"))
+        for said in (self.verdict.collapse, self._budget(), self._counted()):
+            yield from wrapped(said)
+        told = verbose or (self.verdict.state != "learning" and not self._grave)
+        for each in self.findings if told else self._grave:
+            yield ""
+            yield f"{each.severity.upper()} {each.rule}"
+            for line in _lines(each, verbose):
+                yield from map(plain, wrapped(line, "  "))
+        if self.next:
+            yield ""
+            yield "Next, with the first of these:"
+            yield from map(plain, _continued(self.next))
 
     def text(self, verbose: bool = False) -> str:
-        """Return the answer in lines of 80 columns; `verbose` adds thresholds and sources."""
-        lines = wrapped(self._headline())
-        for each in self.findings:
-            lines += ["", f"{each.severity.upper()} {each.rule}"]
-            for line in _lines(each, verbose):
-                lines += wrapped(line, "  ")
-        return plain("\n".join(lines))
+        """Return the `lines` as one text."""
+        return "\n".join(self.lines(verbose))
 
     def __str__(self) -> str:
         """Return what `isobatch advise RUN` prints."""
         return self.text()
 
     def __repr__(self) -> str:
-        """Return it in a line: <Advice on runs/acrobot: 1 problem>."""
-        return f"<Advice on {self.name}: {self.counts}>"
+        """Return it in a line: <Advice on runs/acrobot: not learning, 1 problem>."""
+        return f"<Advice on {self.name}: {self.verdict.state}, {self.counts}>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
-    def _headline(self) -> str:
-        """Say how it is in a line: how many findings, in how much of a run."""
-        history, seen = self.history, "no rows yet, so only the recipe was looked at"
-        if history.rows:
-            iterations = int(history.last("iterations") or history.rows)
-            seen = (
-                f"{counted(iterations, 'iteration')}, {history.env_steps:,} of "
-                f"{history.recipe.total_timesteps:,} env steps, {len(RULES)} rules"
-            )
-        return f"{self.name}: {self.counts} ({seen})"
+    @property
+    def _grave(self) -> list[Finding]:
+        return [each for each in self.findings if each.is_grave]
+
+    def _budget(self) -> str:
+        """Say how many iterations and gradient steps there were: a policy changes no oftener."""
+        run = self.history
+        if not run.rows:
+            return ""
+        done = counted(int(run.last("iterations") or run.rows), "iteration")
+        steps = run.last("grad_steps")
+        took = "" if steps is None else f" and {counted(int(steps), 'gradient step')}"
+        total = run.recipe.total_timesteps
+        return f"It took {done}{took}, in {run.env_steps:,} of {total:,} env steps."
+
+    def _counted(self) -> str:
+        """Say how many findings there are, and name the notes."""
+        notes = [each.rule for each in self.findings if not each.is_grave]
+        named = f": {', '.join(notes)} (--verbose shows them)" if notes else ""
+        return f"Found: {self.counts}{named}."
+
+
+def _continued(line: str) -> list[str]:
+    """Return a command over several lines, broken before flags, as a shell takes it."""
+    lines = textwrap.wrap(
+        line.replace(" --", "\0--").replace(" ", "\x01").replace("\0", " "),
+        WIDTH - len("  ") - len(" \\"),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    *others, last = [f"  {each}".replace("\x01", " ") for each in lines]
+    return [*(f"{each} \\" for each in others), last]
 
 
 def _lines(found: Finding, verbose: bool) -> list[str]:

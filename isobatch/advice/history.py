@@ -232,10 +232,16 @@ class History:
     @cached_property
     def lost(self) -> float | None:
         """The part of its best gain that the mean return has lost; None where it gained little."""
-        found, first = self.values("episode_return"), self.first_return
-        if first is None or self.reward_rare or max(found) - first <= MUCH * abs(first):
+        best, first = self.best_return, self.first_return
+        if best is None or first is None or self.reward_rare or best - first <= MUCH * abs(first):
             return None
-        return (max(found) - found[-1]) / (max(found) - first)
+        return (best - self.values("episode_return")[-1]) / (best - first)
+
+    @cached_property
+    def best_return(self) -> float | None:
+        """The best mean return after the first few, which the start is told by."""
+        later = self.values("episode_return")[LEAST:]
+        return max(later, default=None)
 
     @cached_property
     def reward_unseen(self) -> bool:

@@ -365,15 +365,14 @@ FALLEN = 0.5
 )
 def return_fallen(run: History) -> Finding | None:
     """It had learned, and has unlearned."""
-    lost = run.lost
+    lost, best, now = run.lost, run.best_return, run.last("episode_return")
     if lost is None or lost <= FALLEN:
         return None
-    found = run.values("episode_return")
-    now, best = found[-1], max(found)
+    much = "all" if lost >= 1 else f"{lost:.0%}"
     return warning(
         lost,
         FALLEN,
-        f"the mean return fell from {best:.4g} to {now:.4g}, {lost:.0%} of what had been gained",
+        f"the mean return fell from {best:.4g} to {now:.4g}, {much} of what had been gained",
         "take smaller steps, that become smaller in the course of the run",
         smaller_steps(run, 0.5) | to(learning_rate_schedule="linear"),
     )
@@ -704,6 +703,60 @@ def dormant_units(run: History) -> Finding | None:
     return None
 
 
+SCATTERED = 0.1
+"""Of discrete policies: 0.25 is the most there can be. Runs that learn had up to 0.09."""
+
+
+@rule(
+    f"policy variance over {SCATTERED:g} of discrete actions, and the return has not risen by half",
+    MAYOR_NUMBERS,
+)
+def policy_variance(run: History) -> Finding | None:
+    """Some actions are all but certain, and others are guesses."""
+    found = run.median("policy_variance", SELDOM)
+    if found is None or found <= SCATTERED or run.learns:
+        return None
+    if run.actions is not None and run.actions.entropy is None:
+        return None  # Densities have no bound.
+    return note(
+        found,
+        SCATTERED,
+        f"policy variance {found:.2g}, over {SCATTERED:g}: the policy is sure in some states and "
+        "guesses in others",
+        "take smaller steps, or use more environments at the same rollout",
+        smaller_steps(run, 0.5) | more_environments(run),
+    )
+
+
+NEW_STATES, FEWER_NEW = 0.02, 10.0
+
+
+@rule(
+    f"under {NEW_STATES:.0%} of recent steps reach states not seen before, a "
+    f"{FEWER_NEW:.0f}th of the first rollout's or less, and the return is no better than at the "
+    "start",
+    MAYOR_NUMBERS,
+)
+def state_coverage(run: History) -> Finding | None:
+    """The policy goes where it has been, and has not found what it needs there."""
+    places, coverage = run.column("state_coverage")
+    steps = [run.at("env_steps", place) or 0.0 for place in places]
+    if len(steps) < SELDOM or run.has_progressed is not False or steps[-1] <= steps[-2]:
+        return None
+    seen = [a * b for a, b in zip(coverage, steps, strict=True)]
+    new = max(0.0, seen[-1] - seen[-2]) / (steps[-1] - steps[-2])
+    if new >= NEW_STATES or new > coverage[0] / FEWER_NEW:
+        return None
+    return note(
+        new,
+        NEW_STATES,
+        f"{new:.1%} of recent steps reach states not seen before, {coverage[0]:.0%} at first, and "
+        "the return is no better than then: the policy goes where it has been",
+        "explore more, or use more environments at the same rollout",
+        more_environments(run) if run.algorithm.explores else more_entropy(run),
+    )
+
+
 # How the batch is cut.
 
 
@@ -911,8 +964,8 @@ def kl_low(run: History) -> Finding | None:
         return None
     if run.gain is None or run.learns or run.is_settled or run.reward_unseen:
         return None
-    if entropy_collapse(run) is not None:
-        return None
+    if entropy_collapse(run) is not None or max(run.values("approx_kl")) > KL_HIGH:
+        return None  # A policy that has leapt and stands still needs no larger steps.
     return warning(
         kl,
         KL_LOW,

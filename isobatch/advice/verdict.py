@@ -1,4 +1,4 @@
-"""How a run goes, in words: is it learning, did it lose what it had learned, and where did it break?"""
+"""How a run goes, in words: learning, not learning, or had learned and lost it; where it broke"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from isobatch.advice.history import LATE, WINDOW, History
+from isobatch.advice.history import LATE, LEAST, WINDOW, History
 from isobatch.advice.rules import FALLEN, entropy_collapse, entropy_floor
 from isobatch.text import counted, number
 
@@ -43,9 +43,7 @@ def verdict(run: History) -> Verdict:
         return _lost(run, first)
     if run.has_progressed:
         done = "Learned" if run.part >= SPENT else "Learning"
-        return Verdict(
-            "learning", f"{done}: the mean return rose from {first:.4g} to {now:.4g}."
-        )
+        return Verdict("learning", f"{done}: the mean return rose from {first:.4g} to {now:.4g}.")
     so_far = "" if run.part >= LATE else " so far"
     beside = (
         f"every episode returned {number(now)}"
@@ -59,7 +57,7 @@ def verdict(run: History) -> Verdict:
 def _lost(run: History, first: float) -> Verdict:
     """Say of a run that lost its gain when that was: below half of it, and never above again."""
     places, values = run.column("episode_return")
-    best = max(values)
+    best = max(values[LEAST:])
     kept = best - FALLEN * (best - first)
     last_good = max(k for k, value in enumerate(values) if value >= kept)
     place = places[min(last_good + 1, len(places) - 1)]
@@ -87,7 +85,7 @@ def _where(run: History, place: int) -> str:
 
 
 def _around(run: History, place: int) -> str:
-    """Say what KL, clip fraction and entropy were before a row and from it on, and the KL's peak."""
+    """Say what KL, clip fraction and entropy were before a row and from it on."""
     said = []
     for name, words, form in (
         ("approx_kl", "approximate KL", ".2g"),

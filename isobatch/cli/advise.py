@@ -27,13 +27,16 @@ def advise(arguments: list[str]) -> int:
     )
     parser.add_argument("run", type=Path, help="run directory, also of a run under way")
     parser.add_argument(
-        "--verbose", action="store_true", help="also say since when, the threshold and its source"
+        "--verbose",
+        action="store_true",
+        help="also show notes, and since when, the threshold and the source of each finding",
     )
     parser.add_argument(
         THROUGHPUT, metavar="ENV", help="instead: steps/s and memory over n_envs for a recipe"
     )
     parsed = parser.parse_args(arguments)
-    say(advice.advise(parsed.run).text(parsed.verbose))
+    for line in advice.advise(parsed.run).lines(parsed.verbose):
+        say(line)  # As they come: the command at the end takes a second or two.
     return 0
 
 

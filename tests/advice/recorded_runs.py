@@ -72,6 +72,92 @@ BROKEN = {
         {"activation": "relu", "learning_rate": 0.01, "total_timesteps": 60_000},
     ),
     "large-returns": ("classic", "Pendulum-v1", {"total_timesteps": 60_000}),
+    "no-gradient-clipping": (
+        "classic",
+        "Pendulum-v1",
+        {
+            "learning_rate": 0.3,
+            "learning_rate_schedule": "constant",
+            "max_grad_norm": None,
+            "activation": "relu",
+            "total_timesteps": 40_000,
+        },
+    ),
+    "diverging": (
+        "classic",
+        "Pendulum-v1",
+        {
+            "optimizer": "sgd",
+            "learning_rate": 0.1,
+            "max_grad_norm": None,
+            "on_divergence": "skip",
+            "total_timesteps": 8192,
+        },
+    ),
+    "no-ratio-clipping": (
+        "classic",
+        "Pendulum-v1",
+        {
+            "learning_rate": 0.03,
+            "learning_rate_schedule": "constant",
+            "clip_range": 100.0,
+            "n_steps": 64,
+            "normalize_rewards": True,
+            "total_timesteps": 20_480,
+        },
+    ),
+    "no-value-loss": (
+        "classic",
+        "CartPole-v1",
+        {"vf_coef": 0.0, "ent_coef": 1.0, "total_timesteps": 25_000},
+    ),
+    "evaluated-too-soon": (
+        "classic",
+        "CartPole-v1",
+        {
+            "learning_rate": 1e-6,
+            "n_epochs": 2,
+            "eval_marks": 20,
+            "eval_episodes": 100,
+            "total_timesteps": 10_240,
+        },
+    ),
+    "many-gradient-steps": (
+        "classic",
+        "CartPole-v1",
+        {"n_epochs": 40, "n_minibatches": 16, "total_timesteps": 6144},
+    ),
+    "rare-rewards": (
+        "toy-text",
+        "FrozenLake8x8-v1",
+        {"n_envs": 4, "n_steps": 64, "total_timesteps": 10_240},
+    ),
+    "one-episode-each": (
+        "classic",
+        "Pendulum-v1",
+        {"n_envs": 256, "n_steps": 8, "n_epochs": 2, "total_timesteps": 60_000},
+    ),
+    "no-episode": (
+        "classic",
+        "Pendulum-v1",
+        {"n_envs": 256, "n_steps": 4, "n_epochs": 2, "total_timesteps": 20_000},
+    ),
+    "small-steps": (
+        "classic",
+        "CartPole-v1",
+        {
+            "learning_rate": 1e-4,
+            "learning_rate_schedule": "constant",
+            "n_epochs": 2,
+            "total_timesteps": 20_000,
+        },
+    ),
+    "sparse-penalties": ("toy-text", "Taxi-v3", {"total_timesteps": 50_000}),
+    "one-environment": (
+        "classic",
+        "CartPole-v1",
+        {"n_envs": 1, "n_steps": 512, "n_epochs": 1, "total_timesteps": 10_000},
+    ),
 }
 RUNS = HEALTHY | BROKEN
 

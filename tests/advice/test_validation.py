@@ -2,20 +2,29 @@
 
 from pathlib import Path
 
+import pytest
 from recorded_runs import history_of, recipe_of
 
 from benchmarks.advice import (
     ANY,
     MOMENTS,
+    Counted,
     Judged,
+    Scale,
     Scored,
     count,
-    is_bad,
+    first_findings,
     judge,
     markdown,
+    mends,
+    scales,
     scored_in,
 )
+from isobatch.advice import Finding
+from isobatch.presets import family_preset
 from isobatch.run.store import RunDirectory
+
+CARTPOLE = family_preset("classic", "CartPole-v1")
 
 
 def judged(bad, *spoke):
@@ -33,28 +42,48 @@ def test_recall_is_of_bad_runs_and_false_alarms_of_good_ones():
             judged(False, [], [], []),
         ]
     )
-    shares = {each.rule: each for each in table}
-    assert shares["kl-high"].recall == (0, 0.5, 1)
-    assert shares["kl-high"].false_alarms == (0, 0, 0)
-    assert shares["clip-high"].recall == (0, 0, 0.5)
-    assert shares["clip-high"].false_alarms == (0.25, 0.25, 0.25)
-    assert shares["clip-high"].informs
-    assert shares["few-updates"].silent
-    lines = markdown(table, 2, 4)
-    assert "| kl-high | 0%, 50%, 100% | 0%, 0%, 0% |  |" in lines
+    counts = {each.rule: each for each in table}
+    assert counts["kl-high"].recall == (0, 1, 2)
+    assert counts["kl-high"].false_alarms == (0, 0, 0)
+    assert counts["clip-high"].recall == (0, 0, 1)
+    assert counts["clip-high"].false_alarms == (1, 1, 1)
+    assert (counts["clip-high"].bad, counts["clip-high"].good) == (2, 4)
+    assert counts["few-updates"].silent
+    lines = markdown(table)
+    assert "| rule | of 2 bad runs at 10%, 25%, 50% | of 4 good runs at 10%, 25%, 50% | |" in lines
+    assert any(line.startswith("| kl-high | 0, 1, 2 | 0, 0, 0 | ") for line in lines)
 
 
-def test_a_rule_that_speaks_of_good_runs_as_often_is_no_better_than_chance():
-    table = count([judged(True, *[["kl-high"]] * 3), judged(False, *[["kl-high"]] * 3)])
-    assert not next(each for each in table if each.rule == "kl-high").informs
+def test_chance_is_told_by_an_exact_test():
+    # Of 5 bad runs all, of 5 good ones none: one of 252 ways, and three moments were looked at.
+    sure = Counted("kl-high", (0, 5, 5), (0, 0, 0), 5, 5)
+    assert sure.p == pytest.approx(3 / 252)
+    assert sure.verdict == "better than chance, p = 0.01"
+    # 3 of 6 runs were spoken of, and both bad ones are among them in 4 of 20 ways.
+    few = Counted("kl-high", (0, 0, 2), (0, 0, 1), 2, 4)
+    assert few.p == pytest.approx(3 * 4 / 20)
+    assert few.verdict.startswith("not shown")
+    assert Counted("kl-high", (1, 1, 1), (2, 2, 2), 4, 8).verdict == "no better than chance"
 
 
-def test_bad_is_below_half_of_the_way():
-    # CartPole-v1 is in the table of scores: about 22 at random, 500 at best.
-    runs = [Scored("CartPole-v1", score, history_of("cartpole")) for score in (200, 300)]
-    assert is_bad(runs) == [True, False]
-    other = [Scored("of-my-own", score, history_of("cartpole")) for score in (-3, 0, 7)]
-    assert is_bad(other) == [True, True, False]
+def test_bad_is_below_half_of_the_way_to_the_best_arms_median():
+    # CartPole-v1's random score is in the studies' table, about 22.
+    runs = [
+        Scored("CartPole-v1", score, history_of("cartpole"), arm)
+        for arm, scores in {"a": (400, 420, 500), "b": (200, 210, 300)}.items()
+        for score in scores
+    ]
+    scale = scales(runs)["CartPole-v1"]
+    assert scale.best == 420
+    assert [scale.is_bad(run.score) for run in runs] == [False] * 3 + [True, True, False]
+
+
+def test_environments_where_all_end_alike_are_left_out():
+    runs = [Scored("of-my-own", score, history_of("shared-network")) for score in (5, 5, 5)]
+    assert scales(runs) == {}
+    assert scales([*runs, Scored("of-my-own", 0, history_of("shared-network"))]) == {
+        "of-my-own": Scale(0, 5)
+    }
 
 
 def test_a_run_is_judged_by_what_was_known_then():
@@ -65,6 +94,32 @@ def test_a_run_is_judged_by_what_was_known_then():
     assert (
         ANY not in judge(Scored("Acrobot-v1", -80, history_of("acrobot")), False, True).spoke[0.5]
     )
+
+
+@pytest.mark.parametrize(
+    ("off", "changes", "mended"),
+    [
+        ({"learning_rate": 0.03}, {"learning_rate": 0.003}, True),
+        ({"learning_rate": 0.03}, {"learning_rate": 0.3}, False),
+        ({"learning_rate": 0.03}, {"n_epochs": 5}, False),
+        ({"normalize_rewards": True}, {"normalize_rewards": False}, True),
+        ({"target_kl": 1e-4}, {"target_kl": None}, True),
+        ({"n_envs": 256, "n_steps": 2}, {"n_envs": 64, "n_steps": 32}, True),
+        ({}, {"learning_rate": 0.003}, False),
+    ],
+)
+def test_a_finding_names_the_setting_that_it_brings_back(off, changes, mended):
+    found = Finding("warning", 1, 0, "", "", changes)
+    assert mends(found, CARTPOLE.replace(**off), CARTPOLE) is mended
+
+
+def test_first_findings_are_counted_by_arm():
+    sound = recipe_of("shared-network").replace(normalize_rewards=True)
+    broken = Scored("Acrobot-v1", -500, history_of("shared-network"), "shared", sound)
+    fine = Scored("Acrobot-v1", -80, history_of("acrobot"), "reference", sound)
+    lines = first_findings([(fine, False), (broken, True)])
+    assert "| reference | 0 of 1 | - | 0 of 0 |" in lines
+    assert "| shared | 1 of 1 | value-scale 1 | 1 of 1 |" in lines
 
 
 def test_runs_are_found_with_their_scores(tmp_path: Path):
