@@ -88,7 +88,8 @@ BROKEN = {
         "Pendulum-v1",
         {
             "optimizer": "sgd",
-            "learning_rate": 0.1,
+            "activation": "relu",
+            "learning_rate": 1.0,
             "max_grad_norm": None,
             "on_divergence": "skip",
             "total_timesteps": 8192,
@@ -101,6 +102,7 @@ BROKEN = {
             "learning_rate": 0.03,
             "learning_rate_schedule": "constant",
             "clip_range": 100.0,
+            "max_ratio": 3.0,
             "n_steps": 64,
             "normalize_rewards": True,
             "total_timesteps": 20_480,
