@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-import textwrap
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -78,10 +78,11 @@ class Advice(Sequence[Finding]):
         `verbose` adds the notes' text, and since when, the threshold and source of each finding.
         """
         yield from map(plain, wrapped(f"{self.name}: {self.verdict.sentence}"))
-        for said in (self.verdict.collapse, self._budget(), self._counted()):
-            yield from wrapped(said)
         told = verbose or (self.verdict.state != "learning" and not self._grave)
-        for each in self.findings if told else self._grave:
+        shown = self.findings if told else self._grave
+        for said in (self.verdict.collapse, self._budget(), self._counted(shown)):
+            yield from wrapped(said)
+        for each in shown:
             yield ""
             yield f"{each.severity.upper()} {each.rule}"
             for line in _lines(each, verbose):
@@ -121,23 +122,24 @@ class Advice(Sequence[Finding]):
         total = run.recipe.total_timesteps
         return f"It took {done}{took}, in {run.env_steps:,} of {total:,} env steps."
 
-    def _counted(self) -> str:
-        """Say how many findings there are, and name the notes."""
-        notes = [each.rule for each in self.findings if not each.is_grave]
-        named = f": {', '.join(notes)} (--verbose shows them)" if notes else ""
+    def _counted(self, shown: Sequence[Finding]) -> str:
+        """Say how many findings there are, and name those that are not shown."""
+        hidden = [each.rule for each in self.findings if each not in shown]
+        named = f": {', '.join(hidden)} (shown by --verbose)" if hidden else ""
         return f"Found: {self.counts}{named}."
 
 
-def _continued(line: str) -> list[str]:
+def _continued(command: str) -> list[str]:
     """Return a command over several lines, broken before flags, as a shell takes it."""
-    lines = textwrap.wrap(
-        line.replace(" --", "\0--").replace(" ", "\x01").replace("\0", " "),
-        WIDTH - len("  ") - len(" \\"),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    *others, last = [f"  {each}".replace("\x01", " ") for each in lines]
-    return [*(f"{each} \\" for each in others), last]
+    first, *others = re.split(" (?=--)", command)
+    lines = [f"  {first}"]
+    for flag in others:
+        if len(lines[-1]) + len(flag) + len(" ") + len(" \\") <= WIDTH:
+            lines[-1] += f" {flag}"
+        else:
+            lines[-1] += " \\"
+            lines.append(f"  {flag}")
+    return lines
 
 
 def _lines(found: Finding, verbose: bool) -> list[str]:

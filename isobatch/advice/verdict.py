@@ -1,4 +1,4 @@
-"""How a run goes, in words: learning, not learning, or had learned and lost it; where it broke"""
+"""How a run goes, in words: learning, not learning, or had learned and lost it; where it broke."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_a_run_that_learns_is_said_to():
 def test_notes_are_named_and_shown_when_asked(command):
     path = saved("step-size-20x")
     short, long = command("advise", path)[1], command("advise", path, "--verbose")[1]
-    assert "1 note: many-epochs (--verbose shows them)." in " ".join(short.split())
+    assert "1 note: many-epochs (shown by --verbose)." in " ".join(short.split())
     assert "NOTE many-epochs" not in short
     assert "NOTE many-epochs" in long
 
