@@ -11,7 +11,7 @@ takes runs for independent; those of one arm in one environment are not quite.
 
 Of studies whose first arm is sound and whose others have one setting off, a second table says which
 finding stands first at the end of the bad runs of each arm, and whether it brings that setting back
-towards the first arm's.
+towards the first arm's. It leaves out environments in which the first arm itself ends badly.
 
 Thresholds are set on some environments and the table is made on others: --envs says which.
 """
@@ -49,6 +49,11 @@ class Scored:
     arm: str = ""
     sound: Recipe | None = None
     """The recipe of the study's first arm."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it is a run of the study's first arm."""
+        return self.sound == self.history.recipe
 
 
 @dataclass(frozen=True)
@@ -228,6 +233,16 @@ def _distance(value: Any, right: Any) -> float:
     return abs(value - right)
 
 
+def where_sound(runs: Sequence[tuple[Scored, bool]]) -> list[tuple[Scored, bool]]:
+    """Return the runs in environments where most of the first arm's ended well."""
+    ended = {
+        env: [bad for run, bad in runs if run.env == env and run.is_sound]
+        for env in {run.env for run, _ in runs}
+    }
+    sound = {env for env, bad in ended.items() if bad and sum(bad) < HALF * len(bad)}
+    return [(run, bad) for run, bad in runs if run.env in sound]
+
+
 def first_findings(runs: Iterable[tuple[Scored, bool]]) -> list[str]:
     """Return what stands first at the end of each arm's runs, as a table."""
     lines = [
@@ -280,7 +295,8 @@ def main() -> None:
     if not kept:
         raise UserError("no finished runs there, or all of them ended alike")
     table = count(judge(run, bad, parsed.notes) for run, bad in kept)
-    for line in (*described(scale, runs), "", *markdown(table), "", *first_findings(kept)):
+    named = first_findings(where_sound(kept))
+    for line in (*described(scale, runs), "", *markdown(table), "", *named):
         print(line)
     if parsed.json:
         counts = {each.rule: [each.recall, each.false_alarms] for each in table}

@@ -19,6 +19,7 @@ from benchmarks.advice import (
     mends,
     scales,
     scored_in,
+    where_sound,
 )
 from isobatch.advice import Finding
 from isobatch.presets import family_preset
@@ -120,6 +121,18 @@ def test_first_findings_are_counted_by_arm():
     lines = first_findings([(fine, False), (broken, True)])
     assert "| reference | 0 of 1 | - | 0 of 0 |" in lines
     assert "| shared | 1 of 1 | value-scale 1 | 1 of 1 |" in lines
+
+
+def test_arms_are_compared_where_the_first_one_ends_well():
+    sound = recipe_of("acrobot")
+
+    def runs(env, bad):
+        fine = Scored(env, 0, history_of("acrobot"), "reference", sound)
+        off = Scored(env, 0, history_of("shared-network"), "shared", sound)
+        return [(fine, bad), (off, True)]
+
+    kept = where_sound([*runs("a", False), *runs("b", True)])
+    assert [(run.env, run.arm) for run, _ in kept] == [("a", "reference"), ("a", "shared")]
 
 
 def test_runs_are_found_with_their_scores(tmp_path: Path):
