@@ -89,10 +89,11 @@ class Counted:
     @property
     def p(self) -> float:
         """The chance of speaking so much more of bad runs without knowing: Fisher's exact test."""
-        from scipy.stats import fisher_exact
+        from scipy.stats import hypergeom
 
+        # Of all runs, those spoken of are drawn by chance: how often are as many of them bad?
         each = [
-            fisher_exact([[k, self.bad - k], [m, self.good - m]], alternative="greater").pvalue
+            float(hypergeom.sf(k - 1, self.bad + self.good, self.bad, k + m))
             for k, m in zip(self.recall, self.false_alarms, strict=True)
         ]
         return min(1.0, len(each) * min(each))
@@ -184,16 +185,13 @@ def judge(run: Scored, bad: bool, notes: bool) -> Judged:
 def count(judged: Iterable[Judged]) -> list[Counted]:
     """Return the counts for each rule, and for all of them together first."""
     judged = list(judged)
-    sides = [[each for each in judged if each.bad is bad] for bad in (True, False)]
+    bad, good = ([each for each in judged if each.bad is side] for side in (True, False))
+
+    def spoken(name: str, runs: list[Judged]) -> tuple[int, ...]:
+        return tuple(sum(name in each.spoke[moment] for each in runs) for moment in MOMENTS)
+
     return [
-        Counted(
-            name,
-            *(
-                tuple(sum(name in each.spoke[moment] for each in side) for moment in MOMENTS)
-                for side in sides
-            ),
-            *map(len, sides),
-        )
+        Counted(name, spoken(name, bad), spoken(name, good), len(bad), len(good))
         for name in (ANY, *(rule.name for rule in RULES))
     ]
 
@@ -282,7 +280,7 @@ def described(scale: Mapping[str, Scale], runs: Sequence[Scored]) -> list[str]:
 
 def main() -> None:
     """Read, judge, count, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--envs", nargs="*", help="only runs in these environments")
     parser.add_argument("--notes", action="store_true", help="count notes too")
