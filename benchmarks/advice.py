@@ -6,8 +6,9 @@ Every run is looked at as it was at 10%, 25% and 50% of its budget. Recall is th
 in which a rule spoke, false alarms the share of good ones. A run is bad where its score is below
 half of the way from the random policy's to the median of the best arm in that environment.
 Environments in which all runs are bad, or none, tell nothing and are left out. Whether a rule is
-better than chance is Fisher's exact test, one-sided, Bonferroni-adjusted for the three moments. It
-takes runs for independent; those of one arm in one environment are not quite.
+better than chance is Fisher's exact test, one-sided, stratified by environment (some have more bad
+runs than others) and Bonferroni-adjusted for the three moments. It takes runs for independent;
+those of one arm in one environment are not quite.
 
 Of studies whose first arm is sound and whose others have one setting off, a second table says which
 finding stands first at the end of the bad runs of each arm, and whether it brings that setting back
@@ -26,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from isobatch import advice
 from isobatch.advice import RULES, Finding, History
@@ -74,29 +75,50 @@ class Judged:
 
     bad: bool
     spoke: dict[float, set[str]]
+    env: str = ""
+
+
+class Stratum(NamedTuple):
+    """One environment's bad and good runs, and how many of either a rule spoke of."""
+
+    bad: int
+    good: int
+    spoke_bad: int
+    spoke_good: int
 
 
 @dataclass(frozen=True)
 class Counted:
-    """In how many runs a rule spoke at each moment, of the bad and of the good ones."""
+    """How often a rule spoke at each moment, environment by environment."""
 
     rule: str
-    recall: tuple[int, ...]
-    false_alarms: tuple[int, ...]
-    bad: int
-    good: int
+    strata: tuple[tuple[Stratum, ...], ...]
+    """At each moment those of all environments."""
+
+    @property
+    def bad(self) -> int:
+        """How many bad runs there are."""
+        return sum(each.bad for each in self.strata[0])
+
+    @property
+    def good(self) -> int:
+        """How many good runs there are."""
+        return sum(each.good for each in self.strata[0])
+
+    @property
+    def recall(self) -> tuple[int, ...]:
+        """Of how many bad runs it spoke at each moment."""
+        return tuple(sum(each.spoke_bad for each in then) for then in self.strata)
+
+    @property
+    def false_alarms(self) -> tuple[int, ...]:
+        """Of how many good runs it spoke at each moment."""
+        return tuple(sum(each.spoke_good for each in then) for then in self.strata)
 
     @property
     def p(self) -> float:
-        """The chance of speaking so much more of bad runs without knowing: Fisher's exact test."""
-        from scipy.stats import hypergeom
-
-        # Of all runs, those spoken of are drawn by chance: how often are as many of them bad?
-        each = [
-            float(hypergeom.sf(k - 1, self.bad + self.good, self.bad, k + m))
-            for k, m in zip(self.recall, self.false_alarms, strict=True)
-        ]
-        return min(1.0, len(each) * min(each))
+        """The chance of speaking so much more of bad runs without knowing which they are."""
+        return min(1.0, len(self.strata) * min(map(exact_p, self.strata)))
 
     @property
     def silent(self) -> bool:
@@ -113,6 +135,20 @@ class Counted:
             for k, m in zip(self.recall, self.false_alarms, strict=True)
         )
         return f"not shown, p = {self.p:.2g}" if more else "no better than chance"
+
+
+def exact_p(strata: Sequence[Stratum]) -> float:
+    """Return P(K >= k) of the bad runs spoken of, were the runs spoken of drawn by chance.
+
+    K is the sum of one hypergeometric count for each environment: their laws are convolved.
+    """
+    import numpy as np
+    from scipy.stats import hypergeom
+
+    law = np.ones(1)
+    for bad, good, a, b in strata:
+        law = np.convolve(law, hypergeom.pmf(range(a + b + 1), bad + good, bad, a + b))
+    return float(law[sum(each.spoke_bad for each in strata) :].sum())
 
 
 def scored_in(path: Path) -> list[Scored]:
@@ -179,19 +215,21 @@ def judge(run: Scored, bad: bool, notes: bool) -> Judged:
         found = [each for rule in RULES if (each := rule(then)) is not None]
         heard = {each.rule for each in found if notes or each.is_grave}
         spoke[moment] = heard | ({ANY} if any(each.is_grave for each in found) else set())
-    return Judged(bad, spoke)
+    return Judged(bad, spoke, run.env)
 
 
 def count(judged: Iterable[Judged]) -> list[Counted]:
     """Return the counts for each rule, and for all of them together first."""
     judged = list(judged)
-    bad, good = ([each for each in judged if each.bad is side] for side in (True, False))
+    envs = [[each for each in judged if each.env == env] for env in {each.env for each in judged}]
 
-    def spoken(name: str, runs: list[Judged]) -> tuple[int, ...]:
-        return tuple(sum(name in each.spoke[moment] for each in runs) for moment in MOMENTS)
+    def stratum(name: str, moment: float, runs: list[Judged]) -> Stratum:
+        bad, good = ([each for each in runs if each.bad is side] for side in (True, False))
+        spoke = (sum(name in each.spoke[moment] for each in side) for side in (bad, good))
+        return Stratum(len(bad), len(good), *spoke)
 
     return [
-        Counted(name, spoken(name, bad), spoken(name, good), len(bad), len(good))
+        Counted(name, tuple(tuple(stratum(name, then, runs) for runs in envs) for then in MOMENTS))
         for name in (ANY, *(rule.name for rule in RULES))
     ]
 

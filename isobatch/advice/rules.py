@@ -108,6 +108,8 @@ def times(factor: float) -> str:
 
 # What keeps a run from learning.
 
+LEARNING = " (a note where the return has risen by half or more)"
+
 HUGE_GRADIENT, HUGE_LOSS = 1e4, 1e6
 """Norms and losses far beyond what runs here had: under 300 and 1,400. None of them diverged, so
 these are guesses."""
@@ -180,13 +182,16 @@ KL_HIGH, KL_FAR = 0.05, 0.2
 iteration's updates."""
 
 
-@rule(f"approximate KL over {KL_HIGH} (over {KL_FAR}: a problem)", OURS)
+@rule(f"approximate KL over {KL_HIGH} (over {KL_FAR}: a problem){LEARNING}", OURS)
 def kl_high(run: History) -> Finding | None:
-    """Each iteration takes the policy far from the one that acted."""
+    """Each iteration takes the policy far from the one that acted.
+
+    A note in runs that learn: it spoke as often of good runs as of bad ones (docs/tasks/advise.md).
+    """
     kl, epochs = run.median("approx_kl"), run.batch.n_epochs
     if kl is None or kl <= KL_HIGH:
         return None
-    say = problem if kl > KL_FAR else warning
+    say = note if run.learns else problem if kl > KL_FAR else warning
     text = f"approximate KL {kl:.2g} {run.lately}, over {KL_HIGH}: each iteration takes the "
     text += "policy far from the one that acted"
     slower = smaller_steps(run, math.sqrt(KL_HIGH / 2 / kl))
@@ -211,16 +216,21 @@ def clips(run: History) -> bool:
 
 @rule(
     f"clip fraction over {CLIP_HIGH:.0%} with one epoch, {CLIP_HIGH_EPOCHS:.0%} with several "
-    "(over twice that: a problem)",
+    f"(over twice that: a problem){LEARNING}",
     PAPER,
 )
 def clip_high(run: History) -> Finding | None:
-    """More of the batch is clipped away than a good step size would."""
+    """More of the batch is clipped away than a good step size would.
+
+    A note in runs that learn: it spoke more often of good runs than of bad ones
+    (docs/tasks/advise.md).
+    """
     clipped, epochs = run.median("clip_fraction"), run.batch.n_epochs
     most = CLIP_HIGH if epochs == 1 else CLIP_HIGH_EPOCHS
     if clipped is None or clipped <= most or not clips(run):
         return None
-    return (problem if clipped > 2 * most else warning)(
+    say = note if run.learns else problem if clipped > 2 * most else warning
+    return say(
         clipped,
         most,
         f"clip fraction {clipped:.0%} {run.lately}, over {most:.0%} with "
@@ -330,11 +340,14 @@ def value_scale(run: History) -> Finding | None:
 
 @rule(
     f"explained variance under {UNEXPLAINED} after a quarter of the budget, while advantages are "
-    "no small part of what they were (a note where the return has risen by half or more)",
+    "no small part of what they were",
     OURS,
 )
 def value_unlearned(run: History) -> Finding | None:
-    """The value function explains nothing of the returns."""
+    """The value function explains nothing of the returns.
+
+    A note only: it spoke of good runs and of no bad one (docs/tasks/advise.md).
+    """
     explained = run.median("explained_variance")
     if explained is None or explained >= UNEXPLAINED or run.rows < 20 or run.part < 0.25:
         return None
@@ -345,7 +358,7 @@ def value_unlearned(run: History) -> Finding | None:
     if any(cause(run) is not None for cause in (value_scale, entropy_collapse, kl_low)):
         return None
     normalised = run.recipe.normalize.normalize_rewards
-    return (note if run.learns else warning)(
+    return note(
         explained,
         UNEXPLAINED,
         f"explained variance {explained:.2g} {run.lately}, under {UNEXPLAINED}: the value function "
@@ -441,6 +454,7 @@ def ratios_capped(run: History) -> Finding | None:
 
 
 STOPPED, TAKEN = 0.5, 0.5
+USUAL_TARGET = 0.01
 
 
 @rule(
@@ -462,8 +476,10 @@ def target_kl_stops(run: History) -> Finding | None:
         STOPPED,
         f"target_kl {target:g} stopped {min(1.0, stops):.0%} of iterations {run.lately}, after "
         f"{taken:.0%} of their gradient steps",
-        "take smaller steps, so that all of them are taken",
-        smaller_steps(run, 0.5),
+        "take smaller steps, so that all of them are taken"
+        if target >= USUAL_TARGET
+        else f"allow a larger KL: {USUAL_TARGET:g} to 0.03 are usual",
+        smaller_steps(run, 0.5) if target >= USUAL_TARGET else to(target_kl=USUAL_TARGET),
     )
 
 
@@ -495,7 +511,10 @@ def few_updates(run: History) -> Finding | None:
             to(n_minibatches=min(32, max(4, 2 * batch.n_minibatches))),
         )
     wanted = max(1, total // (FEW_ITERATIONS * 2))
-    n_steps = min(batch.n_steps, power_of_two(max(1, wanted // batch.n_envs)))
+    # Rollouts no shorter than GAE looks ahead: fewer environments instead.
+    reach = horizon(run.recipe.objective.gamma, run.recipe.objective.gae_lambda)
+    least = 2 ** math.ceil(math.log2(min(reach, batch.n_steps)))
+    n_steps = min(batch.n_steps, max(least, power_of_two(max(1, wanted // batch.n_envs))))
     n_envs = min(batch.n_envs, power_of_two(max(1, wanted // n_steps)))
     return warning(
         iterations,
@@ -588,7 +607,6 @@ def beyond_noise(run: History) -> Finding | None:
 
 # What happens inside the networks: the failure signatures of 2506.03404.
 
-LEARNING = " (a note where the return has risen by half or more)"
 PARTS = ("_actor", "_critic", "")
 """A diagnostic is one column each where there are two networks, or one."""
 SELDOM = 3

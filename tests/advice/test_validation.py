@@ -12,7 +12,9 @@ from benchmarks.advice import (
     Judged,
     Scale,
     Scored,
+    Stratum,
     count,
+    exact_p,
     first_findings,
     judge,
     markdown,
@@ -55,16 +57,28 @@ def test_recall_is_of_bad_runs_and_false_alarms_of_good_ones():
     assert any(line.startswith("| kl-high | 0, 1, 2 | 0, 0, 0 | ") for line in lines)
 
 
+def counted(*moments):
+    return Counted("kl-high", tuple((Stratum(*each),) for each in moments))
+
+
 def test_chance_is_told_by_an_exact_test():
     # Of 5 bad runs all, of 5 good ones none: one of 252 ways, and three moments were looked at.
-    sure = Counted("kl-high", (0, 5, 5), (0, 0, 0), 5, 5)
+    sure = counted((5, 5, 0, 0), (5, 5, 5, 0), (5, 5, 5, 0))
     assert sure.p == pytest.approx(3 / 252)
     assert sure.verdict == "better than chance, p = 0.01"
     # 3 of 6 runs were spoken of, and both bad ones are among them in 4 of 20 ways.
-    few = Counted("kl-high", (0, 0, 2), (0, 0, 1), 2, 4)
+    few = counted((2, 4, 0, 0), (2, 4, 0, 0), (2, 4, 2, 1))
     assert few.p == pytest.approx(3 * 4 / 20)
     assert few.verdict.startswith("not shown")
-    assert Counted("kl-high", (1, 1, 1), (2, 2, 2), 4, 8).verdict == "no better than chance"
+    assert counted(*[(4, 8, 1, 2)] * 3).verdict == "no better than chance"
+
+
+def test_an_environment_with_more_bad_runs_is_no_merit_of_a_rule():
+    """A rule that speaks of all runs of one environment, and of none of another, knows nothing."""
+    strata = [Stratum(9, 1, 9, 1), Stratum(1, 9, 0, 0)]
+    assert exact_p(strata) == pytest.approx(1)
+    # Both environments' bad runs, one of two each: a chance of a half, twice.
+    assert exact_p([Stratum(1, 1, 1, 0)] * 2) == pytest.approx(1 / 4)
 
 
 def test_bad_is_below_half_of_the_way_to_the_best_arms_median():
