@@ -239,6 +239,28 @@ def test_coverage_is_of_new_states_since_the_last_look():
     assert said(seen(0.1), {"episode_return": 20.0}) is None
 
 
+def test_signs_of_large_steps_are_notes_in_runs_that_learn():
+    for columns in ({"approx_kl": 0.3}, {"clip_fraction": 0.5}):
+        (found,) = spoken(CARTPOLE, rows(**columns)).values()
+        assert found.severity == "problem"
+        (found,) = spoken(CARTPOLE, rows(episode_return=learning, **columns)).values()
+        assert found.severity == "note"
+
+
+def test_what_mends_too_few_updates_breaks_no_other_rule():
+    """256 environments are told to be fewer, not to collect four steps each."""
+    wide = recipe(n_envs=256, n_steps=64, total_timesteps=40_000)
+    changed = wide.replace(**spoken(wide, [])["few-updates"].changes)
+    assert changed.batch.n_envs < 256
+    assert not {"few-updates", "short-rollout"} & set(spoken(changed, []))
+
+
+def test_a_target_kl_that_is_tiny_is_raised():
+    history = history_of("target-kl-tiny")
+    (found,) = [each for each in advice.look(history) if each.rule == "target-kl-stops"]
+    assert found.changes == {"target_kl": 0.01}
+
+
 def test_lucky_episodes_are_no_gain_to_lose():
     sparse = rows(episode_return=lambda p: 0.01 if p * 40 % 5 < 1 else 0.0)
     assert "return-fallen" not in spoken(CARTPOLE, sparse)
