@@ -240,7 +240,8 @@ def test_coverage_is_of_new_states_since_the_last_look():
 
 
 def test_signs_of_large_steps_are_notes_in_runs_that_learn():
-    for columns in ({"approx_kl": 0.3}, {"clip_fraction": 0.5}):
+    large: list[dict[str, Any]] = [{"approx_kl": 0.3}, {"clip_fraction": 0.5}]
+    for columns in large:
         (found,) = spoken(CARTPOLE, rows(**columns)).values()
         assert found.severity == "problem"
         (found,) = spoken(CARTPOLE, rows(episode_return=learning, **columns)).values()
