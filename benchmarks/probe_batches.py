@@ -15,9 +15,10 @@ import torch
 
 import isobatch
 from isobatch.noise.clusters import Clusters
+from isobatch.noise.samples import output_of
 from isobatch.noise.variance import decompose_clusters
 from isobatch.probe.collection import collect
-from isobatch.probe.gradients import directions, output_of
+from isobatch.probe.gradients import directions
 from isobatch.probe.plan import gae_lambda
 
 

@@ -1,10 +1,12 @@
 """Diagnostics while training: what is measured, when, and that nothing learned depends on it."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from hand_made import PLAIN, begin, experience
 
 import isobatch
 from isobatch import diagnostics
@@ -13,7 +15,7 @@ from isobatch.envs.spaces import ObservationLayout
 from isobatch.models.encoders import make_encoder
 from isobatch.presets import preset
 from isobatch.recipe import Model
-from isobatch.run.monitor import interval, parts
+from isobatch.run.monitor import NORM_ROWS, Monitor, gradient_norms, interval, parts, spread_rows
 from isobatch.run.reading import read_checkpoint
 from isobatch.run.seeds import seed_paths, train_seeds
 from isobatch.run.store import CLOCK_COLUMNS
@@ -22,9 +24,8 @@ TINY: dict[str, Any] = {"n_envs": 2, "n_steps": 16, "n_minibatches": 2, "n_epoch
 BOTH = ("weight_norm", "gradient_kurtosis", "feature_rank", "dormant_fraction")
 ONCE = ("policy_variance", "importance_ess", "state_coverage")
 DUAL = {"weight_norm", *ONCE, *(f"{name}_{of}" for name in BOTH for of in ("actor", "critic"))}
-FULL = {"visited_entropy"} | {
-    f"{name}_{of}" for name in ("srank", "effective_rank") for of in ("actor", "critic")
-}
+MORE = ("srank", "effective_rank", "gradient_norm_kurtosis")
+FULL = {"visited_entropy"} | {f"{name}_{of}" for name in MORE for of in ("actor", "critic")}
 
 
 def learned(run):
@@ -109,6 +110,97 @@ def test_runs_together_measure_what_each_measures_alone(tmp_path):
         alone = isobatch.train(recipe=run.recipe, out=out, quiet=True).metrics[0]
         for name in DUAL:
             assert first[name] == pytest.approx(alone[name], rel=1e-3, abs=1e-4), name
+
+
+def moved_to_zero(architecture, **changes):
+    """Return a state whose weights are all 0, and a rollout of rows that all end, acted before."""
+    recipe = PLAIN.replace(architecture=architecture, diagnostics="full", **changes)
+    state = begin(recipe)
+    rollout = experience(state)
+    state.parameters.vector.detach().zero_()
+    return state, replace(rollout, terminated=torch.ones_like(rollout.terminated))
+
+
+def test_norms_of_single_rows_gradients_by_hand():
+    """All weights are 0, so that only the outputs' biases have gradients.
+
+    Of three actions of probability 1 / 3: |grad log pi| = |e_a - 1 / 3| = sqrt(2 / 3). And v = 0,
+    |grad v| = 1. A row that ends its episode has the target r and the advantage r - v_before.
+    """
+    state, rollout = moved_to_zero("dual", advantage_normalization="none")
+    rows = spread_rows(rollout, NORM_ROWS)
+    assert len(rows) == rollout.n_valid < rollout.valid.numel()
+    rewards, before = rollout.rewards.flatten()[rows], rollout.values[:-1].flatten()[rows]
+    actor, critic = parts(state.model)
+    ratio = 1 / 3 / rollout.logp.flatten()[rows].exp()
+    policy = ratio * (rewards - before).abs() * math.sqrt(2 / 3)
+    torch.testing.assert_close(gradient_norms(actor, state, rollout, rows), policy)
+    torch.testing.assert_close(gradient_norms(critic, state, rollout, rows), rewards.abs())
+    row = Monitor(state)(state, rollout)
+    assert row["gradient_norm_kurtosis_actor"] == pytest.approx(diagnostics.kurtosis(policy), 1e-4)
+    found = row["gradient_norm_kurtosis_critic"]
+    assert found == pytest.approx(diagnostics.kurtosis(rewards.abs()), 1e-4)
+
+
+def test_advantages_are_centred_where_training_normalises_them():
+    state, rollout = moved_to_zero("shared", advantage_normalization="batch")
+    rows = spread_rows(rollout, NORM_ROWS)
+    advantages = (rollout.rewards - rollout.values[:-1]).flatten()[rows]
+    (only,) = parts(state.model)
+    ratio = 1 / 3 / rollout.logp.flatten()[rows].exp()
+    expected = ratio * (advantages - advantages.mean()).abs() * math.sqrt(2 / 3)
+    torch.testing.assert_close(gradient_norms(only, state, rollout, rows), expected)
+    assert "gradient_norm_kurtosis" in Monitor(state).columns
+
+
+def test_norms_are_those_of_single_backward_passes():
+    """Of a network that has moved: the surrogate's ratio is not 1."""
+    state = begin(PLAIN.replace(advantage_normalization="none"), "continuous")
+    rollout = experience(state)
+    rollout = replace(rollout, terminated=torch.ones_like(rollout.terminated))
+    state.parameters.vector.detach().mul_(1.3)
+    rows = spread_rows(rollout, 5)
+    assert len(rows) <= 5
+    found = [gradient_norms(part, state, rollout, rows) for part in parts(state.model)]
+    for k, row in enumerate(rows.tolist()):
+        t, n = divmod(row, rollout.n_envs)
+        params, value = state.model({"vector": rollout.observations["vector"][t, n : n + 1]})
+        logp = state.model.distribution.log_prob(params, rollout.actions[t, n : n + 1])
+        advantage = rollout.rewards[t, n] - rollout.values[t, n]
+        surrogate = ((logp - rollout.logp[t, n]).exp() * advantage).sum()
+        fit = ((value - rollout.rewards[t, n]) ** 2 / 2).sum()
+        for own, loss in zip(found, (surrogate, fit), strict=True):
+            slopes = torch.autograd.grad(
+                loss, list(state.model.parameters()), retain_graph=True, allow_unused=True
+            )
+            norm = math.hypot(*[float(each.norm()) for each in slopes if each is not None])
+            assert float(own[k]) == pytest.approx(norm, rel=1e-4)
+
+
+def test_measuring_leaves_the_state_and_its_gradient_as_they_were():
+    state = begin(PLAIN.replace(normalize_rewards=True, diagnostics="full"))
+    rollout = experience(state)
+    state.reward_normalizer(rollout.rewards, rollout.first, rollout.valid)
+    monitor, before = Monitor(state), {k: v.clone() for k, v in state.tensors().items()}
+    gradient, numbers = state.parameters.gradient.clone(), state.numbers()
+    assert monitor(state, rollout)["gradient_norm_kurtosis_actor"] is not None
+    after = state.tensors()
+    assert all(torch.equal(each, after[k]) for k, each in before.items() if "seen" not in k)
+    assert torch.equal(gradient, state.parameters.gradient)
+    assert numbers == state.numbers()
+
+
+def test_gradients_of_single_rows_are_taken_every_few_iterations_in_full(tmp_path):
+    every = interval(preset("CartPole-v1").replace(**TINY))
+    rows = trained(
+        tmp_path / "run",
+        diagnostics="full",
+        total_timesteps=32 * (every + 2),
+        architecture="shared",
+    ).metrics
+    measured = [k for k, row in enumerate(rows) if row["gradient_norm_kurtosis"] is not None]
+    assert measured == [0, every]
+    assert all(row["srank"] is not None for row in rows)
 
 
 LAYOUTS = {

@@ -1,114 +1,22 @@
-"""Per-sample gradients, and a sketch of those too large to keep.
-
-Of one sample, the policy objective at ratio 1 has the gradient A grad log pi(a|s), up to its sign,
-and the value loss (v - target)^2 / 2 has A grad v(s) with A = target - v. So a sample has one
-direction, which depends on nothing but the networks, and each estimate of A scales it.
-"""
+"""Per-sample gradients of a whole collection, and a sketch of those too large to keep."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
 from isobatch.machine import gradient_threads
-from isobatch.models import ActorCritic, Agent
-from isobatch.models.q_network import QNetwork
+from isobatch.noise.samples import Observation, per_sample, rows_of, trained_by
 
-Of = Literal["policy", "value"]
-"""Whose gradient."""
-Observation = dict[str, Tensor]
-CHUNK_BYTES = 1 << 24
-"""Gradients of one pass."""
-MOST_ROWS = 256
 KEPT_BYTES, KEPT_BESIDE_IMAGES = 5 << 27, 1 << 28
 """Directions that are kept, as they are or sketched."""
 LEAST_WIDTH = 512
-
-
-class LogProbability(nn.Module):
-    """log pi(a|s) of an agent: [B]."""
-
-    def __init__(self, model: ActorCritic) -> None:
-        super().__init__()
-        self.actor, self.distribution = model.actor, model.distribution
-
-    def forward(self, observation: Observation, actions: Tensor) -> Tensor:
-        """Return log-probabilities."""
-        return self.distribution.log_prob(self.actor(observation), actions)
-
-
-class Value(nn.Module):
-    """v(s) of an actor and critic, as its loss trains it: [B]."""
-
-    def __init__(self, model: ActorCritic) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, observation: Observation, actions: Tensor) -> Tensor:
-        """Return values."""
-        return self.model(observation)[1]
-
-
-class ActionValue(nn.Module):
-    """q(s, a) of a Q-network: [B]."""
-
-    def __init__(self, model: QNetwork) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, observation: Observation, actions: Tensor) -> Tensor:
-        """Return the values of the actions taken."""
-        return self.model(observation).gather(1, actions).squeeze(1)
-
-
-def output_of(model: Agent, of: Of) -> nn.Module:
-    """Return what is differentiated: (observation, actions) -> [B]."""
-    if isinstance(model, QNetwork):
-        return ActionValue(model)
-    assert isinstance(model, ActorCritic)
-    return LogProbability(model) if of == "policy" else Value(model)
-
-
-def trained_by(output: nn.Module, observation: Observation, actions: Tensor) -> dict[str, Tensor]:
-    """Return the parameters an output depends on, by name."""
-    named = dict(output.named_parameters())
-    total = output(observation, actions).sum()
-    slopes = torch.autograd.grad(total, list(named.values()), allow_unused=True)
-    return {
-        name: value.detach()
-        for (name, value), slope in zip(named.items(), slopes, strict=True)
-        if slope is not None
-    }
-
-
-def per_sample(output: nn.Module, observation: Observation, actions: Tensor) -> Iterator[Tensor]:
-    """Differentiate an output at each of B rows, a chunk at a time: tensors [b, P] in order."""
-    parameters = trained_by(output, _rows(observation, slice(0, 2)), actions[:2])
-    size = sum(each.numel() for each in parameters.values())
-    rows = max(1, min(MOST_ROWS, CHUNK_BYTES // (4 * size)))
-
-    def single(parameters: dict[str, Tensor], observation: Observation, actions: Tensor) -> Tensor:
-        one = {part: value[None] for part, value in observation.items()}
-        return functional_call(output, parameters, (one, actions[None]))[0]
-
-    slopes = vmap(grad(single), in_dims=(None, 0, 0))
-    for begin in range(0, len(actions), rows):
-        part = slice(begin, begin + rows)
-        found = slopes(parameters, _rows(observation, part), actions[part])
-        yield torch.cat([each.flatten(1) for each in found.values()], 1)
-        del found  # Before the next chunk's come.
-
-
-def _rows(observation: Observation, part: slice) -> Observation:
-    return {name: value[part] for name, value in observation.items()}
 
 
 class Sketch:
@@ -163,7 +71,7 @@ def directions(
     shape, choices = actions.shape[:2], actions.flatten(0, 1)
     flat = {part: value.flatten(0, 1) for part, value in observation.items()}
     count = len(choices)
-    trained = trained_by(output, _rows(flat, slice(0, 2)), choices[:2])
+    trained = trained_by(output, rows_of(flat, slice(0, 2)), choices[:2])
     size = sum(each.numel() for each in trained.values())
     kept = KEPT_BESIDE_IMAGES if "image" in observation else KEPT_BYTES
     width = max(LEAST_WIDTH, kept // (4 * count))
@@ -173,7 +81,7 @@ def directions(
 
     def fill(output: nn.Module, rows: Tensor) -> None:
         begin, end = int(rows[0]), int(rows[-1]) + 1
-        for chunk in per_sample(output, _rows(flat, slice(begin, end)), choices[begin:end]):
+        for chunk in per_sample(output, rows_of(flat, slice(begin, end)), choices[begin:end]):
             part = slice(begin, begin + len(chunk))
             vectors[part] = sketch(chunk) if sketch else chunk
             squares[part] = chunk.square().sum(1, dtype=torch.float64)

@@ -15,11 +15,12 @@ from isobatch.batch import Shape
 from isobatch.envs import MakeEnv
 from isobatch.errors import UserError
 from isobatch.machine import give_back_memory, torch_threads
+from isobatch.noise.samples import output_of
 from isobatch.probe import curve
 from isobatch.probe.batches import Batches, take_apart
 from isobatch.probe.collection import Experience, collect
 from isobatch.probe.credit import numbered
-from isobatch.probe.gradients import Directions, directions, output_of
+from isobatch.probe.gradients import Directions, directions
 from isobatch.probe.plan import Plan, Question, check, gae_lambda, has_returns, make_plan
 from isobatch.probe.reference import Kind, Returns, monte_carlo
 from isobatch.recipe import Recipe

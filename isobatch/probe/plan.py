@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from isobatch.batch import Shape
 from isobatch.errors import UserError
-from isobatch.probe.gradients import Of
+from isobatch.noise.samples import Of
 from isobatch.recipe import Recipe
 from isobatch.run.policy import Policy
 

@@ -243,8 +243,8 @@ class Probe:
     diagnostics: Literal["cheap", "full", "off"] = "cheap"
     """Measure weight norm, gradient kurtosis, feature rank, dormant units, policy variance,
     importance weights and state coverage: cheap every 16,384 rows (10 iterations at most), full
-    in every iteration, with two more ranks and, of few states, the entropy of visits. What is
-    learned does not depend on it."""
+    in every iteration, with two more ranks, of few states the entropy of visits, and, as often as
+    cheap, the kurtosis of single samples' gradient norms. What is learned does not depend on it."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ DIAGNOSTICS = {
     ),
     "gradient_norm_kurtosis": Diagnostic(
         "Kurtosis of gradient norms",
-        "Pearson's kurtosis of the norms of single samples' gradients: high where a few samples "
-        "outweigh the batch.",
+        "Pearson's kurtosis of the norms of single samples' gradients, of 128 rows: high where a "
+        "few samples outweigh the batch.",
         "Garg et al. 2021",
     ),
     "policy_variance": Diagnostic(
@@ -65,7 +65,7 @@ DIAGNOSTICS = {
         "Sokar et al. 2023",
     ),
     "state_coverage": Diagnostic(
-        "State coverage", "Distinct observations per environment step.", "ours"
+        "State coverage", "Distinct observations per environment step, floats in bins.", "ours"
     ),
     "visited_entropy": Diagnostic(
         "Visited-state entropy", "Entropy of the visits to states, in nats.", "ours"

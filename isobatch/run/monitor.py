@@ -12,11 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from isobatch.advantages import gae
 from isobatch.diagnostics import (
     dormant_fraction,
     effective_rank,
     feature_rank,
     gradient_kurtosis,
+    gradient_norm_kurtosis,
     importance_ess,
     policy_variance,
     singular_values,
@@ -28,6 +30,7 @@ from isobatch.models import ActorCritic, Agent
 from isobatch.models.agent import evaluation_mode
 from isobatch.models.encoders import Encoder
 from isobatch.models.q_network import QNetwork
+from isobatch.noise.samples import norms, output_of
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
 
@@ -38,6 +41,9 @@ MOST_ITERATIONS = 10
 """Iterations from one measurement to the next, at most."""
 ESS_ROWS = 1024
 """Rows of the rollout whose importance weights are computed."""
+NORM_ROWS = 128
+"""Rows of the rollout whose gradients are computed one by one. Always as many where there are: the
+largest kurtosis that n numbers can have is about n."""
 AT_ONCE = 64
 """Held-out rows that go through a network at once."""
 
@@ -61,7 +67,8 @@ class Monitor:
         recipe = state.recipe
         self._level = recipe.probe.diagnostics
         self._parts = parts(state.model) if self._level != "off" else []
-        self._every = 1 if self._level == "full" else interval(recipe)
+        self._seldom = interval(recipe)
+        self._every = 1 if self._level == "full" else self._seldom
         self.columns = self._columns(state.model)
 
     def __call__(self, state: TrainState, rollout: Rollout) -> Columns:
@@ -82,6 +89,8 @@ class Monitor:
         found["state_coverage"] = state.seen.coverage.coverage
         if self._level == "full":
             found["visited_entropy"] = state.seen.visits.entropy
+            if not state.counters.iterations % self._seldom:
+                found |= self._of_samples(state, rollout)
         return {name: _number(value) for name, value in found.items()}
 
     def _columns(self, model: Agent) -> tuple[str, ...]:
@@ -89,8 +98,11 @@ class Monitor:
         if self._level == "off":
             return ()
         ranks = ("srank", "effective_rank") if self._level == "full" else ()
-        apart = ("weight_norm", "gradient_kurtosis", "feature_rank", *ranks, "dormant_fraction")
-        policy = ("policy_variance", "importance_ess") if isinstance(model, ActorCritic) else ()
+        acts = isinstance(model, ActorCritic)
+        norms = ("gradient_norm_kurtosis",) if acts and self._level == "full" else ()
+        kurtoses = ("gradient_kurtosis", *norms)
+        apart = ("weight_norm", *kurtoses, "feature_rank", *ranks, "dormant_fraction")
+        policy = ("policy_variance", "importance_ess") if acts else ()
         named = [f"{name}{part.suffix}" for name in apart for part in self._parts]
         visits = ("visited_entropy",) if self._level == "full" else ()
         return tuple(dict.fromkeys(["weight_norm", *named, *policy, "state_coverage", *visits]))
@@ -118,6 +130,20 @@ class Monitor:
                 found[f"effective_rank{suffix}"] = effective_rank(spectrum)
             found[f"dormant_fraction{suffix}"] = dormant_fraction(magnitudes)
         return found
+
+    def _of_samples(self, state: TrainState, rollout: Rollout) -> Columns:
+        """Of the gradients of single rows, which take longest."""
+        rows, model = spread_rows(rollout, NORM_ROWS), state.model
+        if not len(rows) or not isinstance(model, ActorCritic):
+            return {}
+        with evaluation_mode(model):
+            found = {
+                part.suffix: gradient_norms(part, state, rollout, rows) for part in self._parts
+            }
+        return {
+            f"gradient_norm_kurtosis{suffix}": gradient_norm_kurtosis(each)
+            for suffix, each in found.items()
+        }
 
 
 def interval(recipe: Recipe) -> int:
@@ -163,18 +189,73 @@ def _of_policy(state: TrainState, rollout: Rollout) -> Columns:
     logp = rollout.logp.flatten()[valid]
     if not len(logp):
         return {}
-    rows = valid.nonzero().squeeze(1)
-    rows = rows[:: -(-len(rows) // ESS_ROWS)]
-    observation = {
-        part: each[:-1].flatten(0, 1)[rows] for part, each in rollout.observations.items()
-    }
-    params, _ = state.model.act(state.observation_normalizer(observation))
-    actions = rollout.actions.flatten(0, 1)[rows]
-    now = state.model.distribution.log_prob(params, actions)
+    rows = spread_rows(rollout, ESS_ROWS)
     return {
         "policy_variance": policy_variance(logp),
-        "importance_ess": importance_ess(now - rollout.logp.flatten()[rows]),
+        "importance_ess": importance_ess(_log_ratios(state, rollout, rows)),
     }
+
+
+def spread_rows(rollout: Rollout, most: int) -> Tensor:
+    """Return `most` valid rows at most, evenly spread over a rollout: flat, [b]."""
+    rows = rollout.valid.flatten().nonzero().squeeze(1)
+    return rows[:: -(-len(rows) // most)] if len(rows) else rows
+
+
+def gradient_norms(part: Part, state: TrainState, rollout: Rollout, rows: Tensor) -> Tensor:
+    """Return the norms of the gradients of single rows' losses, [b], by the networks as they are.
+
+    Policy: |w A| |grad log pi(a|s)|, the surrogate's without clipping, w = pi / pi_behav
+    Value:  |v - target| |grad v(s)|
+    """
+    observation, actions = _prepared(state, rollout, rows), rollout.actions.flatten(0, 1)[rows]
+    advantages, targets = _estimates(state, rollout)
+    if part.suffix == "_critic":
+        with torch.no_grad():
+            scale = state.model.values(observation) - targets.flatten()[rows]
+        output = output_of(state.model, "value")
+    else:
+        with torch.no_grad():
+            scale = _log_ratios(state, rollout, rows).exp() * advantages.flatten()[rows]
+        output = output_of(state.model, "policy")
+    return scale.abs() * norms(output, observation, actions)
+
+
+def _estimates(state: TrainState, rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """Return (advantages, value targets) [T, N] without touching the running statistics.
+
+    Advantages are centred over the rollout where the recipe normalises them; their unit is no
+    matter to a kurtosis.
+    """
+    settings, rewards = state.recipe.objective, rollout.rewards
+    if state.recipe.normalize.normalize_rewards:
+        rewards = state.reward_normalizer.scaled(rewards)
+    rewards, terminated = rollout.bootstrapped(rewards, settings.gamma)
+    advantages, targets = gae(
+        rewards,
+        rollout.values,
+        terminated,
+        rollout.truncated,
+        settings.gamma,
+        settings.gae_lambda,
+    )
+    if settings.advantage_normalization != "none":
+        advantages = advantages - advantages[rollout.valid].mean()
+    return advantages, targets
+
+
+def _log_ratios(state: TrainState, rollout: Rollout, rows: Tensor) -> Tensor:
+    """Return log pi(a|s) - log pi_behav(a|s) of flat rows, [b]."""
+    params, _ = state.model.act(_prepared(state, rollout, rows))
+    now = state.model.distribution.log_prob(params, rollout.actions.flatten(0, 1)[rows])
+    return now - rollout.logp.flatten()[rows]
+
+
+def _prepared(state: TrainState, rollout: Rollout, rows: Tensor) -> dict[str, Tensor]:
+    """Return the observations of flat rows [b, ...], normalised."""
+    return state.observation_normalizer(
+        {part: each[:-1].flatten(0, 1)[rows] for part, each in rollout.observations.items()}
+    )
 
 
 def _number(value: float | None) -> float | None:

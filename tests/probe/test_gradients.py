@@ -6,8 +6,9 @@ from hand_made import PLAIN, begin, experience
 
 from isobatch import envs, losses
 from isobatch.algos.ppo import Gathering, terms
+from isobatch.noise.samples import Of, norms, output_of, per_sample
 from isobatch.presets import preset
-from isobatch.probe.gradients import Of, Sketch, directions, output_of, per_sample
+from isobatch.probe.gradients import Sketch, directions
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
 
@@ -74,6 +75,10 @@ def test_images_too():
     assert found.shape == (3, 625_999)
     value = output({"image": image[1:2]}, actions[1:2])[0]
     torch.testing.assert_close(found[1], slope(output, value), atol=1e-6, rtol=1e-3)
+    expected = found.norm(dim=1)
+    torch.testing.assert_close(
+        norms(output, {"image": image}, actions), expected, atol=0, rtol=1e-3
+    )
 
 
 def test_of_a_q_network_the_value_of_the_action_taken():
