@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isobatch import advise as advise
     from isobatch import probe as probe
+    from isobatch.advice import advise as advise
     from isobatch.algos import algorithm as algorithm
     from isobatch.batch import Batch as Batch
     from isobatch.batch import Shape as Shape
@@ -37,6 +37,7 @@ _HOMES = {
     "Shape": "isobatch.batch",
     "Sink": "isobatch.run.sinks",
     "UserError": "isobatch.errors",
+    "advise": "isobatch.advice",
     "algorithm": "isobatch.algos",
     "encoder": "isobatch.models.own",
     "environment": "isobatch.envs.own",
@@ -72,8 +73,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("advise", "probe"):
-        return import_module(f"isobatch.{name}")
+    if name == "probe":
+        return import_module("isobatch.probe")
     if name not in _HOMES:
         raise AttributeError(f"module 'isobatch' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

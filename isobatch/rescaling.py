@@ -114,7 +114,7 @@ def train_file(recipe: Recipe, file: Path) -> list[str] | None:
         return None
     if ":" not in recipe.env:
         return ["isobatch", "train", "--recipe", str(file)]
-    from isobatch.report import reproduce  # Takes seconds: it knows who makes environments.
+    from isobatch import reproduce  # Takes seconds: it knows who makes environments.
 
     return shlex.split(reproduce.from_file(recipe, str(file)))
 

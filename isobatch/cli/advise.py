@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from isobatch import advise as advice
-from isobatch.advise import Finding, History
+from isobatch import advice
 from isobatch.cli.flags import Parser, add_recipe_flags, given
 from isobatch.errors import UserError
-from isobatch.text import counted, number, say
+from isobatch.text import say, wrapped
 
-WIDTH = 80
 USAGE = "isobatch advise RUN [--verbose], or isobatch advise --throughput ENV [options]"
 THROUGHPUT = "--throughput"
 
@@ -31,62 +27,17 @@ def advise(arguments: list[str]) -> int:
     )
     parser.add_argument("run", type=Path, help="run directory, also of a run under way")
     parser.add_argument(
-        "--verbose", action="store_true", help="also say since when, the threshold and its source"
+        "--verbose",
+        action="store_true",
+        help="also show notes, and since when, the threshold and the source of each finding",
     )
     parser.add_argument(
         THROUGHPUT, metavar="ENV", help="instead: steps/s and memory over n_envs for a recipe"
     )
     parsed = parser.parse_args(arguments)
-    history = advice.read(parsed.run)
-    found = advice.look(history)
-    _say(_headline(parsed.run, history, found))
-    for each in found:
-        say()
-        say(f"{each.severity.upper()} {each.rule}")
-        for line in _lines(each, parsed.verbose):
-            _say(line, "  ")
+    for line in advice.advise(parsed.run).lines(parsed.verbose):
+        say(line)  # As they come: the command at the end takes a second or two.
     return 0
-
-
-def _headline(path: Path, history: History, found: list[Finding]) -> str:
-    """Say how it is in a line: how many findings, in how much of a run."""
-    counts = Counter(each.severity for each in found)
-    said = [counted(counts[each], each) for each in advice.SEVERITIES if counts[each]]
-    grave = any(each.is_grave for each in found)
-    quiet = "healthy: nothing above a note" if history.rows else "nothing above a note"
-    verdict = ", ".join(said if grave else [quiet, *said])
-    seen = "no rows yet, so only the recipe was looked at"
-    if history.rows:
-        iterations = int(history.last("iterations") or history.rows)
-        seen = (
-            f"{counted(iterations, 'iteration')}, {history.env_steps:,} of "
-            f"{history.recipe.total_timesteps:,} env steps, {len(advice.RULES)} rules"
-        )
-    return f"{path}: {verdict} ({seen})"
-
-
-def _lines(found: Finding, verbose: bool) -> list[str]:
-    """Return a finding: what, what to try, and the flag on a line of its own, to copy."""
-    lines = [f"{found.sentence}.", f"Try: {found.suggestion}."]
-    if found.flag:
-        lines.append(f"     {found.flag}")
-    if verbose:
-        held = f"{number(found.number)} against {number(found.threshold)}"
-        lines.append(f"Since {found.since:,} env steps; {held}; source: {found.source}.")
-    return lines
-
-
-def _say(text: str, indent: str = "") -> None:
-    """Print a paragraph, wrapped at words; what is one word stays whole."""
-    for line in textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ):
-        say(line)
 
 
 def _throughput(arguments: list[str]) -> int:
@@ -109,8 +60,8 @@ def _throughput(arguments: list[str]) -> int:
         recipe,
         seen=lambda rate: say(f"{rate.n_envs:>6,} environments ...", error=True),
     )
-    for line in throughput.answer(found, recipe.batch.n_envs):
-        _say(line)
+    for paragraph in throughput.answer(found, recipe.batch.n_envs):
+        say("\n".join(wrapped(paragraph)))
     say()
     for line in throughput.table(found.rates):
         say(line)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch import advise, files
+from isobatch import advice, files
 from isobatch.errors import UserError, one_line, understanding
 from isobatch.recipe import Recipe
 from isobatch.report.video import Video, newest
@@ -73,7 +73,7 @@ class Course:
     """The recipe's file."""
     rows: Rows
     evaluations: Rows = field(default_factory=list)
-    findings: Sequence[advise.Finding] = ()
+    findings: Sequence[advice.Finding] = ()
     """What there is to say about it, the most important first."""
     profile: tuple[str, list[tuple[str, float, float]], list[str]] | None = None
     """Which iterations, their parts, and what came once."""
@@ -227,7 +227,7 @@ def read(path: str | Path, name: str | None = None) -> Course:
         text=files.read_text(path / "recipe.toml"),
         rows=rows,
         evaluations=evaluations,
-        findings=attempt(lambda: advise.run(path), []),
+        findings=attempt(lambda: list(advice.advise(path)), []),
         profile=attempt(lambda: _profile(path), None),
         video=attempt(lambda: newest(path), None),
         faults=tuple(faults),

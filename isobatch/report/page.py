@@ -8,13 +8,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from isobatch import text
-from isobatch.advise import SEVERITIES, Finding
+from isobatch import reproduce, text
+from isobatch.advice import SEVERITIES, Finding
 from isobatch.errors import UserError
 from isobatch.pages import diagram
 from isobatch.pages.figures import Figure, label
 from isobatch.pages.page import fill, number
-from isobatch.report import bands, figures, reproduce
+from isobatch.report import bands, figures
 from isobatch.report.course import AXES, TIMES, Course
 from isobatch.report.diagnostics import DIAGNOSTICS, parts_of
 from isobatch.run.store import safe_name

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from isobatch.advise.live import Watch
+from isobatch.advice.live import Watch
 from isobatch.recipe import Recipe
 from isobatch.run.sinks import LINE_SECONDS, Sink, headline, readings, reshaping
 from isobatch.text import counted, duration, plain, say

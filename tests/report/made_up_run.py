@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from isobatch.advise import Finding
+from isobatch.advice import Finding
 from isobatch.recipe import Recipe
 
 SPARSE = (
@@ -23,11 +23,11 @@ RECIPE = Recipe(env="CartPole-v1").replace(
 FINDINGS = [
     Finding(
         "problem", 0.0612, 0.02, "approximate KL 0.061, over 0.02: the policy moves far",
-        "take smaller steps", "--learning-rate 0.0005", "kl-high", "arXiv 2506.03404", 20_480,
+        "take smaller steps", {"learning_rate": 0.0005}, "kl-high", "arXiv 2506.03404", 20_480,
     ),
     Finding(
         "warning", 2, 4, "a minibatch has rows of 2 environments", "use more environments",
-        "--n-envs 16", "few-environments", "rule of thumb", 1024,
+        {"n_envs": 16}, "few-environments", "rule of thumb", 1024,
     ),
     Finding("note", 0.61, 0.5, "environments take 61% of the time", "use threads"),
 ]  # fmt: skip

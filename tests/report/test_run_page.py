@@ -12,12 +12,12 @@ import pytest
 from made_up_run import FINDINGS, MEASURED, RECIPE, SPARSE, write_run
 from pages import Elements
 
-from isobatch import advise, cli, report
-from isobatch.advise import rules
+from isobatch import advice, cli, report, reproduce
+from isobatch.advice import rules
 from isobatch.errors import UserError
 from isobatch.presets import preset
 from isobatch.recipe import Recipe
-from isobatch.report import bands, reproduce, video
+from isobatch.report import bands, video
 from isobatch.report.course import MOST_DRAWN
 from isobatch.run import training
 
@@ -313,7 +313,7 @@ def test_rows_of_strangers_make_a_page(tmp_path, row):
 def test_findings_are_those_of_advise(tmp_path):
     path = write_run(tmp_path / "run", tilt=8)
     found = report.read(path).findings
-    assert found == advise.run(path)
+    assert found == list(advice.advise(path))
     assert "kl-high" in [each.rule for each in found]
     page = page_of(report.read(path))
     assert all(each.sentence in page.words for each in found)
@@ -476,7 +476,7 @@ def command(capsys, monkeypatch, tmp_path):
 
 def test_the_command_writes_into_the_run(command, three, tmp_path, monkeypatch):
     shutil.copytree(three / "a", "mine")
-    monkeypatch.setattr(advise, "run", lambda path: FINDINGS)
+    monkeypatch.setattr(advice, "advise", lambda path: FINDINGS)
     code, said, _ = command("mine")
     assert code == 0
     lines = said.splitlines()

@@ -5,9 +5,9 @@ import time
 import pytest
 from recorded_runs import HEALTHY, RUNS, history_of, recipe_of
 
-from isobatch.advise import RULES, Watch
-from isobatch.advise.history import WINDOW, Columns, History
-from isobatch.advise.live import APPEARS, CLEARS, EVERY, FIRST, LAST, PAST
+from isobatch.advice import RULES, Watch
+from isobatch.advice.history import WINDOW, Columns, History
+from isobatch.advice.live import APPEARS, CLEARS, EVERY, FIRST, LAST, PAST
 from isobatch.presets import family_preset
 
 CARTPOLE = family_preset("classic", "CartPole-v1")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from recorded_runs import BROKEN, HEALTHY, history_of, recipe_of
 
-from isobatch import advise
-from isobatch.advise import RULES, SEVERITIES, Actions, History, findings
+from isobatch import advice
+from isobatch.advice import RULES, SEVERITIES, Actions, History, findings
 from isobatch.cli.flags import Parser, add_recipe_flags, given
 from isobatch.presets import PRESETS, family_preset
 from isobatch.recipe import Recipe
@@ -43,31 +43,31 @@ def recipe(**fields):
     return CARTPOLE.replace(**fields)
 
 
-# Where a recorded run is named, its rows are that run's. The others are made up; where their
-# numbers are those of a run, the comment says which.
+# Where a recorded run is named, its rows are that run's; a recipe is looked at before it runs. Only
+# policy-variance is made up: no run was found that breaks it.
 BREAKING = {
-    "diverging": (recipe(), rows(grad_norm=lambda p: 10 ** (8 * p), value_loss=1e3)),
+    "diverging": "diverging",
     "reward-never-seen": "no-reward",
     "kl-high": "step-size-20x",
     "clip-high": "step-size-20x",
     "entropy-collapse": "step-size-100x",
     "value-scale": "shared-network",
-    # CartPole-v1 with one gradient step an iteration: -0.03 to 0.03.
-    "value-unlearned": (recipe(), rows(explained_variance=0.004, advantage_std=2.2)),
+    "value-unlearned": "one-environment",
     "return-fallen": "large-steps-relu",
-    # Acrobot-v1 at a step size of 0.03: -479 after all of its budget.
-    "no-progress": (recipe(), rows(episode_return=lambda p: -500 + 21 * p)),
-    "importance-ess": (recipe(), rows(importance_ess=lambda p: 0.31 if p * 10 % 1 < 0.1 else None)),
-    "ratios-capped": (recipe(), rows(capped_fraction=0.02)),
+    "no-progress": "no-gradient-clipping",
+    "importance-ess": "no-ratio-clipping",
+    "ratios-capped": "no-ratio-clipping",
     "target-kl-stops": "target-kl-tiny",
     "few-updates": (recipe(n_envs=128), []),
-    "long-episodes": (recipe(n_envs=256), rows(episode_length=500.0)),
+    "long-episodes": "one-episode-each",
     "short-rollout": (recipe(n_steps=2), []),
     "beyond-noise": "one-large-minibatch",
-    "weight-norm": (recipe(), rows(weight_norm_actor=lambda p: 9 + 30 * p, weight_norm=20.0)),
-    "gradient-kurtosis": (recipe(), rows(gradient_kurtosis=lambda p: 6 + 20 * p)),
-    "feature-rank": (recipe(), rows(feature_rank_critic=lambda p: 24 - 18 * p)),
-    "dormant-units": (recipe(), rows(dormant_fraction_actor=lambda p: 0.05 + 0.5 * p)),
+    "weight-norm": "no-gradient-clipping",
+    "gradient-kurtosis": "large-returns",
+    "feature-rank": "taxi",
+    "dormant-units": "no-gradient-clipping",
+    "policy-variance": (recipe(), rows(policy_variance=0.15, episode_return=20.0)),
+    "state-coverage": "large-returns",
     "reinforce-rows": (family_preset("classic", "CartPole-v1", "reinforce", n_envs=2), []),
     "small-minibatch": (recipe(n_minibatches=256), []),
     "few-minibatches": (recipe(n_minibatches=1), []),
@@ -75,21 +75,13 @@ BREAKING = {
     "lone-environments": (recipe(minibatches_by="envs", n_minibatches=8), []),
     "few-environments": (recipe(n_envs=1, n_steps=1024), []),
     "many-epochs": (recipe(n_epochs=40), []),
-    # Taxi-v3 went up and down by 152x at its end.
-    "advantage-swings": (recipe(), rows(advantage_std=lambda p: 1.5 if p * 40 % 7 < 1 else 0.01)),
-    "clip-low": (recipe(), rows(clip_fraction=0.0004, learning_rate=1e-3, advantage_std=2.0)),
+    "advantage-swings": "rare-rewards",
+    "clip-low": "small-steps",
     "kl-low": "step-size-tiny",
     "never-evaluated": (recipe(eval_every=200_000), []),
-    "early-evaluation": (
-        recipe(eval_marks=20),
-        rows(episode_return=20.0, seconds=lambda p: 30 * p),
-        [{"mark": k * 5000, "seconds": 2.0, "episode_return": 20.0} for k in range(21)],
-    ),
-    "no-episodes": (recipe(), rows(episodes=0)),
-    "throughput": (
-        recipe(),
-        rows(env_seconds=0.8, acting_seconds=0.1, learning_seconds=0.1, other_seconds=0.01),
-    ),
+    "early-evaluation": "evaluated-too-soon",
+    "no-episodes": "no-episode",
+    "throughput": "many-gradient-steps",
 }
 
 
@@ -120,26 +112,26 @@ def test_a_flag_makes_a_recipe(rule):
         parser = Parser(prog="train")
         add_recipe_flags(parser, history.recipe)
         fields = given(parser.parse_args(found.flag.split()), history.recipe)
-        assert fields
+        assert fields == found.changes
         assert history.recipe.replace(**fields) != history.recipe
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_nothing_above_a_note_is_said_of_presets_that_learn(name):
-    found = advise.look(history_of(name))
+    found = advice.look(history_of(name))
     assert [each for each in found if each.is_grave] == []
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 @pytest.mark.parametrize("part", [0.1, 0.25, 0.5])
 def test_nor_in_their_course(name, part):
-    found = advise.look(history_of(name).until_part(part))
+    found = advice.look(history_of(name).until_part(part))
     assert [each for each in found if each.is_grave] == []
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_run_is_told(name):
-    assert any(each.is_grave for each in advise.look(history_of(name)))
+    assert any(each.is_grave for each in advice.look(history_of(name)))
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -153,7 +145,7 @@ def test_nothing_above_a_note_is_said_of_a_preset_before_it_runs(family, algo):
 
 
 def spoken(recipe, rows, **settings):
-    return {each.rule: each for each in advise.look(History(recipe, rows, **settings))}
+    return {each.rule: each for each in advice.look(History(recipe, rows, **settings))}
 
 
 def test_clip_fraction_bands_depend_on_the_epochs():
@@ -187,6 +179,13 @@ def test_a_policy_that_is_sure_of_itself_is_fine_where_it_learned():
     assert found["entropy-collapse"].severity == "problem"
 
 
+def test_a_policy_that_leapt_and_stands_still_is_not_told_to_take_larger_steps():
+    flat: dict[str, Any] = {"episode_return": lambda p: 20 + p}
+    still = rows(approx_kl=lambda p: 3.0 if p < 0.04 else 1e-9, **flat)
+    assert "kl-low" not in spoken(CARTPOLE, still)
+    assert "kl-low" in spoken(CARTPOLE, rows(approx_kl=1e-9, **flat))
+
+
 def test_continuous_policies_lose_entropy_per_dimension():
     def lost(nats):
         return rows(episode_return=20.0, entropy=lambda p: 8.5 - nats * (p > 0.3))
@@ -199,15 +198,16 @@ def test_one_cause_is_said_once():
     """Returns that never change explain all the rest; a collapsed policy explains small steps."""
     found = spoken(recipe_of("no-reward"), rows(episode_return=-200.0, episodes=100, budget=20_000))
     assert "no-progress" not in found
-    collapsed = {each.rule for each in advise.look(history_of("step-size-100x"))}
+    collapsed = {each.rule for each in advice.look(history_of("step-size-100x"))}
     assert "kl-low" not in collapsed
     assert "no-progress" not in collapsed
 
 
 def test_large_returns_are_told_of_separate_networks_too():
-    (found, *_) = advise.look(history_of("large-returns"))
+    (found, *_) = advice.look(history_of("large-returns"))
     assert found.rule == "value-scale"
     assert found.severity == "problem"
+    assert found.changes == {"normalize_rewards": True}
     assert found.flag == "--normalize-rewards"
 
 
@@ -217,6 +217,49 @@ def test_signs_of_instability_are_notes_in_runs_that_learn():
     assert spoken(CARTPOLE, rows(**sleeping))["dormant-units"].severity == "warning"
     found = spoken(CARTPOLE, rows(episode_return=learning, **sleeping))["dormant-units"]
     assert found.severity == "note"
+
+
+def test_coverage_is_of_new_states_since_the_last_look():
+    """Coverage is distinct states per step so far: 400 of 1,000, then 420 of 3,000 and more."""
+
+    def seen(new):
+        rate = {1000: 400, 2000: 420, 3000: 420 + new * 1000}
+        return [
+            {"env_steps": steps, "iterations": steps / 1000, "state_coverage": count / steps}
+            for steps, count in rate.items()
+        ]
+
+    def said(rows, returned):
+        before = [{"env_steps": 10 * k, "episode_return": 20.0} for k in range(20)]
+        return spoken(CARTPOLE, [*before, *(row | returned for row in rows)]).get("state-coverage")
+
+    found = said(seen(0.005), {"episode_return": 20.0})
+    assert found is not None
+    assert found.number == pytest.approx(0.005)
+    assert said(seen(0.1), {"episode_return": 20.0}) is None
+
+
+def test_signs_of_large_steps_are_notes_in_runs_that_learn():
+    large: list[dict[str, Any]] = [{"approx_kl": 0.3}, {"clip_fraction": 0.5}]
+    for columns in large:
+        (found,) = spoken(CARTPOLE, rows(**columns)).values()
+        assert found.severity == "problem"
+        (found,) = spoken(CARTPOLE, rows(episode_return=learning, **columns)).values()
+        assert found.severity == "note"
+
+
+def test_what_mends_too_few_updates_breaks_no_other_rule():
+    """256 environments are told to be fewer, not to collect four steps each."""
+    wide = recipe(n_envs=256, n_steps=64, total_timesteps=40_000)
+    changed = wide.replace(**spoken(wide, [])["few-updates"].changes)
+    assert changed.batch.n_envs < 256
+    assert not {"few-updates", "short-rollout"} & set(spoken(changed, []))
+
+
+def test_a_target_kl_that_is_tiny_is_raised():
+    history = history_of("target-kl-tiny")
+    (found,) = [each for each in advice.look(history) if each.rule == "target-kl-stops"]
+    assert found.changes == {"target_kl": 0.01}
 
 
 def test_lucky_episodes_are_no_gain_to_lose():
@@ -259,7 +302,7 @@ def test_rules_never_fail():
             {name: draw.choice(values) for name in draw.sample(names, draw.randint(0, len(names)))}
             for _ in range(draw.choice([0, 1, 3, 30]))
         ]
-        for each in advise.look(History(draw.choice(algos), made)):
+        for each in advice.look(History(draw.choice(algos), made)):
             assert each.sentence
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from isobatch.recipe import as_flags
 
 Severity = Literal["problem", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
@@ -23,14 +27,19 @@ class Finding:
     """What is the matter, with the number, and what that means."""
     suggestion: str
     """What to try, as a sentence without its full stop."""
-    flag: str = ""
-    """What to add to `isobatch train` for it: --n-envs 32. Empty where no flag does it."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """The recipe's fields to change for it, and to what. Empty where none does it."""
     rule: str = ""
     """The rule's name."""
     source: str = ""
     """Whose rule it is."""
     since: int = 0
     """Environment steps since which it holds."""
+
+    @property
+    def flag(self) -> str:
+        """What to add to `isobatch train` for it: --n-envs 32. Empty where no flag does it."""
+        return shlex.join(as_flags(self.changes))
 
     @property
     def is_grave(self) -> bool:

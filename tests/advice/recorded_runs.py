@@ -1,6 +1,6 @@
 """Rows of real runs in four digits: of presets that learn, and of runs broken on purpose.
 
-PYTHONPATH=. python tests/advise/recorded_runs.py [NAME ...]   # trains and records them again
+PYTHONPATH=. python tests/advice/recorded_runs.py [NAME ...]   # trains and records them again
 """
 
 import json
@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from isobatch.advise import Actions, History
-from isobatch.advise.history import numbers
+from isobatch.advice import Actions, History
+from isobatch.advice.history import numbers
 from isobatch.presets import family_preset
 from isobatch.recipe import Recipe
 
@@ -28,16 +28,6 @@ BROKEN = {
         "classic",
         "CartPole-v1",
         {"learning_rate": 0.1, "total_timesteps": 20_000},
-    ),
-    "step-size-20x": (
-        "classic",
-        "CartPole-v1",
-        {
-            "learning_rate": 0.02,
-            "n_epochs": 20,
-            "learning_rate_schedule": "constant",
-            "total_timesteps": 30_000,
-        },
     ),
     "step-size-tiny": (
         "classic",
@@ -72,8 +62,104 @@ BROKEN = {
         {"activation": "relu", "learning_rate": 0.01, "total_timesteps": 60_000},
     ),
     "large-returns": ("classic", "Pendulum-v1", {"total_timesteps": 60_000}),
+    "no-gradient-clipping": (
+        "classic",
+        "Pendulum-v1",
+        {
+            "learning_rate": 0.3,
+            "learning_rate_schedule": "constant",
+            "max_grad_norm": None,
+            "activation": "relu",
+            "total_timesteps": 40_000,
+        },
+    ),
+    "diverging": (
+        "classic",
+        "Pendulum-v1",
+        {
+            "optimizer": "sgd",
+            "activation": "relu",
+            "learning_rate": 1.0,
+            "max_grad_norm": None,
+            "on_divergence": "skip",
+            "total_timesteps": 8192,
+        },
+    ),
+    "no-ratio-clipping": (
+        "classic",
+        "Pendulum-v1",
+        {
+            "learning_rate": 0.03,
+            "learning_rate_schedule": "constant",
+            "clip_range": 100.0,
+            "max_ratio": 3.0,
+            "n_steps": 64,
+            "normalize_rewards": True,
+            "total_timesteps": 20_480,
+        },
+    ),
+    "evaluated-too-soon": (
+        "classic",
+        "CartPole-v1",
+        {
+            "learning_rate": 1e-6,
+            "n_epochs": 2,
+            "eval_marks": 20,
+            "eval_episodes": 100,
+            "total_timesteps": 10_240,
+        },
+    ),
+    "many-gradient-steps": (
+        "classic",
+        "CartPole-v1",
+        {"n_epochs": 40, "n_minibatches": 16, "total_timesteps": 6144},
+    ),
+    "rare-rewards": (
+        "toy-text",
+        "FrozenLake8x8-v1",
+        {"n_envs": 4, "n_steps": 64, "total_timesteps": 10_240},
+    ),
+    "one-episode-each": (
+        "classic",
+        "Pendulum-v1",
+        {"n_envs": 256, "n_steps": 8, "n_epochs": 2, "total_timesteps": 60_000},
+    ),
+    "no-episode": (
+        "classic",
+        "Pendulum-v1",
+        {"n_envs": 256, "n_steps": 4, "n_epochs": 2, "total_timesteps": 20_000},
+    ),
+    "small-steps": (
+        "classic",
+        "CartPole-v1",
+        {
+            "learning_rate": 1e-4,
+            "learning_rate_schedule": "constant",
+            "n_epochs": 2,
+            "total_timesteps": 20_000,
+        },
+    ),
+    "one-environment": (
+        "classic",
+        "CartPole-v1",
+        {"n_envs": 1, "n_steps": 512, "n_epochs": 1, "total_timesteps": 10_000},
+    ),
 }
-RUNS = HEALTHY | BROKEN
+NOTED = {
+    "step-size-20x": (
+        "classic",
+        "CartPole-v1",
+        {
+            "learning_rate": 0.02,
+            "n_epochs": 20,
+            "learning_rate_schedule": "constant",
+            "total_timesteps": 30_000,
+        },
+    ),
+    "taxi": ("toy-text", "Taxi-v3", {"total_timesteps": 50_000}),
+}
+"""Only notes are said of these: the first learns all the same."""
+RUNS = HEALTHY | BROKEN | NOTED
 
 
 def recipe_of(name: str) -> Recipe:
@@ -94,7 +180,7 @@ def history_of(name: str) -> History:
 
 def record(name: str, run: Path) -> None:
     """Keep the rows of a run, column by column."""
-    from isobatch import advise
+    from isobatch import advice
     from isobatch.run.reading import read_evaluations, read_metrics
 
     rows = [numbers(row) for row in read_metrics(run)]
@@ -104,7 +190,7 @@ def record(name: str, run: Path) -> None:
         {key: row[key] for key in ("mark", "episode_return", "seconds")}
         for row in read_evaluations(run)
     ]
-    kept = {"actions": advise.read(run).actions, "evaluations": played, "columns": columns}
+    kept = {"actions": advice.read(run).actions, "evaluations": played, "columns": columns}
     FOLDER.mkdir(exist_ok=True)
     lines = json.dumps(kept, separators=(",", ":")).replace('],"', '],\n"')
     (FOLDER / f"{name}.json").write_text(lines + "\n")

@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from isobatch.advise.finding import Finding
-from isobatch.advise.history import LEAST, WINDOW, Actions, Columns, History, numbers
-from isobatch.advise.reading import read_actions
-from isobatch.advise.rules import RULES
+from isobatch.advice.finding import Finding
+from isobatch.advice.history import LEAST, WINDOW, Actions, Columns, History, numbers
+from isobatch.advice.reading import read_actions
+from isobatch.advice.rules import RULES
 from isobatch.files import Folder
 from isobatch.recipe import Recipe
 

@@ -7,9 +7,9 @@ They stand in order of importance. To add one, write a function here under `@rul
         entropy = run.median("entropy")
         if entropy is None or entropy <= 10:
             return None
-        return note(entropy, 10, f"entropy {entropy:.2g}, over 10: ...", "...", "--ent-coef 0")
+        return note(entropy, 10, f"entropy {entropy:.2g}, over 10: ...", "...", to(ent_coef=0.0))
 
-and a run that breaks it in tests/advise/test_rules.py. A rule asks for columns by name and gets
+and a run that breaks it in tests/advice/test_rules.py. A rule asks for columns by name and gets
 None where they are not there, so it needs no care for other versions, algorithms or short runs.
 """
 
@@ -22,8 +22,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from isobatch.advise.finding import Finding
-from isobatch.advise.history import History
+from isobatch.advice.finding import Finding
+from isobatch.advice.history import LATE, History
 from isobatch.scaling.horizon import horizon
 from isobatch.text import counted, number
 
@@ -33,6 +33,8 @@ MAYOR_NUMBERS = f"{MAYOR}; the numbers are ours"
 NOTES = "rule of thumb"
 OURS = "ours"
 
+Changes = dict[str, Any]
+NOTHING: Changes = {}
 Look = Callable[[History], Finding | None]
 
 
@@ -69,20 +71,24 @@ warning = partial(Finding, "warning")
 note = partial(Finding, "note")
 
 
-def flags(**fields: Any) -> str:
-    """Return recipe fields as flags: --n-envs 32 --learning-rate 0.0005."""
-    given = {name: number(value) for name, value in fields.items()}
-    return " ".join(f"--{name.replace('_', '-')} {text}" for name, text in given.items())
+def to(**fields: Any) -> Changes:
+    """Return recipe fields and what to set them to: to(n_envs=32)."""
+    return fields
 
 
-def smaller_steps(run: History, factor: float) -> str:
-    """Return the flag for a step size times `factor`, a tenth at least and a half at most."""
+def smaller_steps(run: History, factor: float) -> Changes:
+    """Return a step size times `factor`, a tenth at least and a half at most."""
     return step_size(run, min(0.5, max(0.1, factor)))
 
 
-def step_size(run: History, factor: float) -> str:
-    """Return the flag for a step size times `factor`, in two digits."""
-    return flags(learning_rate=float(f"{run.recipe.optimizer.learning_rate * factor:.2g}"))
+def step_size(run: History, factor: float) -> Changes:
+    """Return a step size times `factor`, in two digits."""
+    return to(learning_rate=float(f"{run.recipe.optimizer.learning_rate * factor:.2g}"))
+
+
+def more_entropy(run: History) -> Changes:
+    """Return three times the entropy bonus, 0.01 at least."""
+    return to(ent_coef=float(f"{max(0.01, 3 * run.recipe.objective.ent_coef):.2g}"))
 
 
 def cuts(run: History) -> bool:
@@ -102,6 +108,8 @@ def times(factor: float) -> str:
 
 # What keeps a run from learning.
 
+LEARNING = " (a note where the return has risen by half or more)"
+
 HUGE_GRADIENT, HUGE_LOSS = 1e4, 1e6
 """Norms and losses far beyond what runs here had: under 300 and 1,400. None of them diverged, so
 these are guesses."""
@@ -118,7 +126,7 @@ def diverging(run: History) -> Finding | None:
     undone = int(sum(run.recent("skipped_updates")))
     slower = smaller_steps(run, 0.1)
     if run.recipe.optimizer.max_grad_norm is None:
-        slower += " " + flags(max_grad_norm=0.5)
+        slower |= to(max_grad_norm=0.5)
     if undone:
         return problem(
             undone,
@@ -158,7 +166,6 @@ def reward_never_seen(run: History) -> Finding | None:
     if not run.reward_unseen or episodes < UNSEEN_EPISODES or run.part < UNSEEN_PART:
         return None
     always = run.values("episode_return")[-1]
-    more = max(0.01, 3 * run.recipe.objective.ent_coef)
     # FrozenLake8x8-v1 learns after a thousand episodes without a reward.
     return (problem if run.part >= UNSEEN_LONG else note)(
         episodes,
@@ -166,7 +173,7 @@ def reward_never_seen(run: History) -> Finding | None:
         f"every one of {episodes:,} episodes returned {number(always)}: no action has made a "
         "difference yet, so there is nothing to learn from. This is exploration, not the batch",
         "explore more, shape the reward, or begin with an easier version of the task",
-        "" if run.algorithm.explores else flags(ent_coef=more),
+        NOTHING if run.algorithm.explores else more_entropy(run),
     )
 
 
@@ -175,13 +182,16 @@ KL_HIGH, KL_FAR = 0.05, 0.2
 iteration's updates."""
 
 
-@rule(f"approximate KL over {KL_HIGH} (over {KL_FAR}: a problem)", OURS)
+@rule(f"approximate KL over {KL_HIGH} (over {KL_FAR}: a problem){LEARNING}", OURS)
 def kl_high(run: History) -> Finding | None:
-    """Each iteration takes the policy far from the one that acted."""
+    """Each iteration takes the policy far from the one that acted.
+
+    A note in runs that learn: it spoke as often of good runs as of bad ones (docs/tasks/advise.md).
+    """
     kl, epochs = run.median("approx_kl"), run.batch.n_epochs
     if kl is None or kl <= KL_HIGH:
         return None
-    say = problem if kl > KL_FAR else warning
+    say = note if run.learns else problem if kl > KL_FAR else warning
     text = f"approximate KL {kl:.2g} {run.lately}, over {KL_HIGH}: each iteration takes the "
     text += "policy far from the one that acted"
     slower = smaller_steps(run, math.sqrt(KL_HIGH / 2 / kl))
@@ -192,7 +202,7 @@ def kl_high(run: History) -> Finding | None:
         KL_HIGH,
         f"{text}, in {counted(epochs, 'epoch')}",
         "take smaller steps, or fewer epochs: one to begin with (2110.00641)",
-        slower if kl > KL_FAR else flags(n_epochs=max(1, epochs // 2)),
+        slower if kl > KL_FAR else to(n_epochs=max(1, epochs // 2)),
     )
 
 
@@ -206,16 +216,21 @@ def clips(run: History) -> bool:
 
 @rule(
     f"clip fraction over {CLIP_HIGH:.0%} with one epoch, {CLIP_HIGH_EPOCHS:.0%} with several "
-    "(over twice that: a problem)",
+    f"(over twice that: a problem){LEARNING}",
     PAPER,
 )
 def clip_high(run: History) -> Finding | None:
-    """More of the batch is clipped away than a good step size would."""
+    """More of the batch is clipped away than a good step size would.
+
+    A note in runs that learn: it spoke more often of good runs than of bad ones
+    (docs/tasks/advise.md).
+    """
     clipped, epochs = run.median("clip_fraction"), run.batch.n_epochs
     most = CLIP_HIGH if epochs == 1 else CLIP_HIGH_EPOCHS
     if clipped is None or clipped <= most or not clips(run):
         return None
-    return (problem if clipped > 2 * most else warning)(
+    say = note if run.learns else problem if clipped > 2 * most else warning
+    return say(
         clipped,
         most,
         f"clip fraction {clipped:.0%} {run.lately}, over {most:.0%} with "
@@ -231,6 +246,17 @@ ENTROPY_LOST = 3.0
 """Of continuous ones, in nats per dimension: a standard deviation 20 times smaller."""
 
 
+def entropy_floor(run: History) -> float | None:
+    """Return the entropy under which a policy has stopped exploring, None where that is unknown."""
+    first, actions = run.early("entropy"), run.actions
+    if first is None:
+        return None
+    if actions is not None and actions.entropy is None:
+        return first - ENTROPY_LOST * max(1, actions.size)
+    most = first if actions is None or actions.entropy is None else actions.entropy
+    return ENTROPY_LEFT * most if most > 0 and min(run.recent("entropy")) >= 0 else None
+
+
 @rule(
     f"entropy under {ENTROPY_LEFT:.0%} of the uniform policy's, or of continuous actions "
     f"{ENTROPY_LOST:.0f} nats per dimension lower than at first, and the return no better than "
@@ -239,28 +265,24 @@ ENTROPY_LOST = 3.0
 )
 def entropy_collapse(run: History) -> Finding | None:
     """The policy has stopped trying things before it found any that work."""
-    entropy, first = run.median("entropy"), run.early("entropy")
-    if entropy is None or first is None or run.has_progressed is not False:
+    entropy, first, floor = run.median("entropy"), run.early("entropy"), entropy_floor(run)
+    if entropy is None or first is None or floor is None or entropy > floor:
         return None
-    more = flags(ent_coef=max(0.01, 3 * run.recipe.objective.ent_coef))
-    text = "the policy has stopped exploring, and the return is no better than at the start"
-    advice = "reward entropy"
+    if run.has_progressed is not False:
+        return None
+    change, advice = more_entropy(run), "reward entropy"
     leap = max(run.values("approx_kl"), default=0.0)
     if leap > KL_HIGH:  # It collapsed in a few steps: they were too large.
+        change = smaller_steps(run, 0.1)
         advice = f"take smaller steps: the KL has been {leap:.2g} in an iteration"
-        more = smaller_steps(run, 0.1)
-    actions = run.actions
-    if actions is not None and actions.entropy is None:
-        lost = (first - entropy) / max(1, actions.size)
-        if lost <= ENTROPY_LOST:
-            return None
+    text = "the policy has stopped exploring, and the return is no better than at the start"
+    if run.actions is not None and run.actions.entropy is None:
+        lost = (first - entropy) / max(1, run.actions.size)
         said = f"entropy {lost:.1f} nats per action dimension lower than at first"
-        return problem(lost, ENTROPY_LOST, f"{said}: {text}", advice, more)
-    most = first if actions is None or actions.entropy is None else actions.entropy
-    if most <= 0 or min(run.recent("entropy")) < 0 or entropy > ENTROPY_LEFT * most:
-        return None
-    said = f"entropy {entropy:.2g} {run.lately}, {entropy / most:.1%} of the uniform policy's"
-    return problem(entropy / most, ENTROPY_LEFT, f"{said}: {text}", advice, more)
+        return problem(lost, ENTROPY_LOST, f"{said}: {text}", advice, change)
+    left = ENTROPY_LEFT * entropy / floor
+    said = f"entropy {entropy:.2g} {run.lately}, {left:.1%} of the uniform policy's"
+    return problem(left, ENTROPY_LEFT, f"{said}: {text}", advice, change)
 
 
 LARGE_VALUE_LOSS, LARGE_SHARED = 50.0, 1.0
@@ -312,17 +334,20 @@ def value_scale(run: History) -> Finding | None:
             else "too little is left for the value function to learn returns this large"
         ),
         "normalise rewards" + (", or give the value function its own network" * shared),
-        "--normalize-rewards",
+        to(normalize_rewards=True),
     )
 
 
 @rule(
     f"explained variance under {UNEXPLAINED} after a quarter of the budget, while advantages are "
-    "no small part of what they were (a note where the return has risen by half or more)",
+    "no small part of what they were",
     OURS,
 )
 def value_unlearned(run: History) -> Finding | None:
-    """The value function explains nothing of the returns."""
+    """The value function explains nothing of the returns.
+
+    A note only: it spoke of good runs and of no bad one (docs/tasks/advise.md).
+    """
     explained = run.median("explained_variance")
     if explained is None or explained >= UNEXPLAINED or run.rows < 20 or run.part < 0.25:
         return None
@@ -333,7 +358,7 @@ def value_unlearned(run: History) -> Finding | None:
     if any(cause(run) is not None for cause in (value_scale, entropy_collapse, kl_low)):
         return None
     normalised = run.recipe.normalize.normalize_rewards
-    return (note if run.learns else warning)(
+    return note(
         explained,
         UNEXPLAINED,
         f"explained variance {explained:.2g} {run.lately}, under {UNEXPLAINED}: the value function "
@@ -341,7 +366,7 @@ def value_unlearned(run: History) -> Finding | None:
         "take larger steps on the value function"
         if normalised
         else "normalise rewards, so that returns are of the size that networks learn",
-        flags(vf_coef=2 * run.recipe.objective.vf_coef) if normalised else "--normalize-rewards",
+        to(vf_coef=2 * run.recipe.objective.vf_coef) if normalised else to(normalize_rewards=True),
     )
 
 
@@ -353,25 +378,17 @@ FALLEN = 0.5
 )
 def return_fallen(run: History) -> Finding | None:
     """It had learned, and has unlearned."""
-    found, first = run.values("episode_return"), run.first_return
-    if first is None or run.reward_rare:
+    lost, best, now = run.lost, run.best_return, run.last("episode_return")
+    if lost is None or lost <= FALLEN:
         return None
-    now, best = found[-1], max(found)
-    if best - first <= abs(first) / 2:
-        return None
-    lost = (best - now) / (best - first)
-    if lost <= FALLEN:
-        return None
+    much = "all" if lost >= 1 else f"{lost:.0%}"
     return warning(
         lost,
         FALLEN,
-        f"the mean return fell from {best:.4g} to {now:.4g}, {lost:.0%} of what had been gained",
+        f"the mean return fell from {best:.4g} to {now:.4g}, {much} of what had been gained",
         "take smaller steps, that become smaller in the course of the run",
-        smaller_steps(run, 0.5) + " --learning-rate-schedule linear",
+        smaller_steps(run, 0.5) | to(learning_rate_schedule="linear"),
     )
-
-
-LATE = 0.45
 
 
 @rule(f"past {LATE:.0%} of the budget the mean return is no better than at the start", OURS)
@@ -412,7 +429,7 @@ def importance_ess(run: History) -> Finding | None:
         f"importance ESS {left:.0%} {run.lately}, under {ESS_LOW:.0%}: after an iteration's "
         "updates a few rows outweigh the rest of the batch",
         "take fewer epochs, or smaller steps" if epochs > 1 else "take smaller steps",
-        flags(n_epochs=max(1, epochs // 2)) if epochs > 1 else smaller_steps(run, 0.5),
+        to(n_epochs=max(1, epochs // 2)) if epochs > 1 else smaller_steps(run, 0.5),
     )
 
 
@@ -437,6 +454,7 @@ def ratios_capped(run: History) -> Finding | None:
 
 
 STOPPED, TAKEN = 0.5, 0.5
+USUAL_TARGET = 0.01
 
 
 @rule(
@@ -458,8 +476,10 @@ def target_kl_stops(run: History) -> Finding | None:
         STOPPED,
         f"target_kl {target:g} stopped {min(1.0, stops):.0%} of iterations {run.lately}, after "
         f"{taken:.0%} of their gradient steps",
-        "take smaller steps, so that all of them are taken",
-        smaller_steps(run, 0.5),
+        "take smaller steps, so that all of them are taken"
+        if target >= USUAL_TARGET
+        else f"allow a larger KL: {USUAL_TARGET:g} to 0.03 are usual",
+        smaller_steps(run, 0.5) if target >= USUAL_TARGET else to(target_kl=USUAL_TARGET),
     )
 
 
@@ -488,10 +508,13 @@ def few_updates(run: History) -> Finding | None:
             f"{total:,} environment steps are {steps:,.0f} gradient steps, under {FEW_STEPS}: "
             "the policy changes too seldom to get far",
             "cut rollouts into more minibatches",
-            flags(n_minibatches=min(32, max(4, 2 * batch.n_minibatches))),
+            to(n_minibatches=min(32, max(4, 2 * batch.n_minibatches))),
         )
     wanted = max(1, total // (FEW_ITERATIONS * 2))
-    n_steps = min(batch.n_steps, power_of_two(max(1, wanted // batch.n_envs)))
+    # Rollouts no shorter than GAE looks ahead: fewer environments instead.
+    reach = horizon(run.recipe.objective.gamma, run.recipe.objective.gae_lambda)
+    least = 2 ** math.ceil(math.log2(min(reach, batch.n_steps)))
+    n_steps = min(batch.n_steps, max(least, power_of_two(max(1, wanted // batch.n_envs))))
     n_envs = min(batch.n_envs, power_of_two(max(1, wanted // n_steps)))
     return warning(
         iterations,
@@ -499,9 +522,9 @@ def few_updates(run: History) -> Finding | None:
         f"{total:,} environment steps are {iterations:.3g} iterations of {batch.rollout_size:,}, "
         f"under {FEW_ITERATIONS}: the policy that acts changes too seldom to get far",
         "collect smaller rollouts, or train for longer",
-        flags(n_envs=n_envs, n_steps=n_steps, n_minibatches=min(4, n_envs * n_steps))
+        to(n_envs=n_envs, n_steps=n_steps, n_minibatches=min(4, n_envs * n_steps))
         if cuts(run)
-        else flags(n_envs=n_envs, n_steps=n_steps),
+        else to(n_envs=n_envs, n_steps=n_steps),
     )
 
 
@@ -524,9 +547,9 @@ def long_episodes(run: History) -> Finding | None:
         f"episodes of {length:,.0f} steps, and the budget gives each of {run.batch.n_envs:,} "
         f"environments {each:,.0f}: {each / length:.2g} episodes, under {FEW_EPISODES:.0f}",
         "use fewer environments, or train for longer",
-        flags(n_envs=min(fitting, run.batch.n_envs))
+        to(n_envs=min(fitting, run.batch.n_envs))
         if fitting < run.batch.n_envs
-        else flags(total_timesteps=math.ceil(10 * length * run.batch.n_envs)),
+        else to(total_timesteps=math.ceil(10 * length * run.batch.n_envs)),
     )
 
 
@@ -553,7 +576,7 @@ def short_rollout(run: History) -> Finding | None:
         f"rollouts of {n_steps} steps, and GAE looks {reach:.3g} ahead (1 / (1 - gamma lambda)): "
         "the rest is left to the value function",
         "collect longer rollouts, from fewer environments for the same size",
-        flags(n_envs=fewer, n_steps=wanted),
+        to(n_envs=fewer, n_steps=wanted),
     )
 
 
@@ -578,13 +601,12 @@ def beyond_noise(run: History) -> Finding | None:
         f"minibatches of {rows:,} rows, and a measured noise scale of {scale:,.0f}: beyond it more "
         "rows hardly make a step better",
         "collect smaller rollouts" if fixed else "cut rollouts into more minibatches",
-        "" if fixed or more > run.batch.rollout_size else flags(n_minibatches=more),
+        NOTHING if fixed or more > run.batch.rollout_size else to(n_minibatches=more),
     )
 
 
 # What happens inside the networks: the failure signatures of 2506.03404.
 
-LEARNING = " (a note where the return has risen by half or more)"
 PARTS = ("_actor", "_critic", "")
 """A diagnostic is one column each where there are two networks, or one."""
 SELDOM = 3
@@ -597,10 +619,10 @@ def networks(name: str, part: str) -> str:
     return name.replace("_", " ") + (f" of the {whose}" if whose else "")
 
 
-def more_environments(run: History) -> str:
+def more_environments(run: History) -> Changes:
     """Return twice the environments at the same rollout, what 2506.03404 found to help."""
     batch = run.batch
-    return flags(n_envs=2 * batch.n_envs, n_steps=max(1, batch.n_steps // 2))
+    return to(n_envs=2 * batch.n_envs, n_steps=max(1, batch.n_steps // 2))
 
 
 def signature(run: History) -> Callable[..., Finding]:
@@ -628,7 +650,7 @@ def moved(
                 f"{networks(name, part)} {way} from {first:.3g} to {now:.3g}, {times(ratio)}: "
                 f"{meaning}",
                 "take smaller steps, or use more environments at the same rollout",
-                f"{smaller_steps(run, 0.5)} {more_environments(run)}",
+                smaller_steps(run, 0.5) | more_environments(run),
             )
     return None
 
@@ -694,9 +716,63 @@ def dormant_units(run: History) -> Finding | None:
                 f"{now:.0%} of units{' of the ' + part[1:] if part else ''} are dormant "
                 f"{run.lately}, {first:.0%} at first: the network uses less of itself",
                 "take smaller steps, or use more environments at the same rollout",
-                f"{smaller_steps(run, 0.5)} {more_environments(run)}",
+                smaller_steps(run, 0.5) | more_environments(run),
             )
     return None
+
+
+SCATTERED = 0.1
+"""Of discrete policies: 0.25 is the most there can be. Runs that learn had up to 0.09."""
+
+
+@rule(
+    f"policy variance over {SCATTERED:g} of discrete actions, and the return has not risen by half",
+    MAYOR_NUMBERS,
+)
+def policy_variance(run: History) -> Finding | None:
+    """Some actions are all but certain, and others are guesses."""
+    found = run.median("policy_variance", SELDOM)
+    if found is None or found <= SCATTERED or run.learns:
+        return None
+    if run.actions is not None and run.actions.entropy is None:
+        return None  # Densities have no bound.
+    return note(
+        found,
+        SCATTERED,
+        f"policy variance {found:.2g}, over {SCATTERED:g}: the policy is sure in some states and "
+        "guesses in others",
+        "take smaller steps, or use more environments at the same rollout",
+        smaller_steps(run, 0.5) | more_environments(run),
+    )
+
+
+NEW_STATES, FEWER_NEW = 0.02, 10.0
+
+
+@rule(
+    f"under {NEW_STATES:.0%} of recent steps reach states not seen before, a "
+    f"{FEWER_NEW:.0f}th of the first rollout's or less, and the return is no better than at the "
+    "start",
+    MAYOR_NUMBERS,
+)
+def state_coverage(run: History) -> Finding | None:
+    """The policy goes where it has been, and has not found what it needs there."""
+    places, coverage = run.column("state_coverage")
+    steps = [run.at("env_steps", place) or 0.0 for place in places]
+    if len(steps) < SELDOM or run.has_progressed is not False or steps[-1] <= steps[-2]:
+        return None
+    seen = [a * b for a, b in zip(coverage, steps, strict=True)]
+    new = max(0.0, seen[-1] - seen[-2]) / (steps[-1] - steps[-2])
+    if new >= NEW_STATES or new > coverage[0] / FEWER_NEW:
+        return None
+    return note(
+        new,
+        NEW_STATES,
+        f"{new:.1%} of recent steps reach states not seen before, {coverage[0]:.0%} at first, and "
+        "the return is no better than then: the policy goes where it has been",
+        "explore more, or use more environments at the same rollout",
+        more_environments(run) if run.algorithm.explores else more_entropy(run),
+    )
 
 
 # How the batch is cut.
@@ -713,7 +789,7 @@ def reinforce_rows(run: History) -> Finding | None:
         1000,
         f"{rows:,} rows per update, under 1,000: whole returns are too noisy for so few",
         "collect larger rollouts",
-        flags(n_envs=math.ceil(1000 / run.batch.n_steps)),
+        to(n_envs=math.ceil(1000 / run.batch.n_steps)),
     )
 
 
@@ -739,9 +815,9 @@ def small_minibatch(run: History) -> Finding | None:
         least,
         f"minibatches of {rows} rows, under {least} ({why} are usual): gradients are mostly noise",
         "cut rollouts into fewer minibatches" if cuts(run) else "collect larger rollouts",
-        flags(n_minibatches=min(fewer, batch.n_minibatches))
+        to(n_minibatches=min(fewer, batch.n_minibatches))
         if cuts(run) and batch.rollout_size >= least
-        else flags(n_envs=math.ceil(least / batch.n_steps) * batch.n_minibatches),
+        else to(n_envs=math.ceil(least / batch.n_steps) * batch.n_minibatches),
     )
 
 
@@ -761,7 +837,7 @@ def few_minibatches(run: History) -> Finding | None:
         f"{counted(count, 'minibatch', 'minibatches')} a rollout of {batch.rollout_size:,} rows, "
         f"where {FEWEST} to {MOST} are usual: few gradient steps for the data",
         "cut rollouts into more minibatches",
-        flags(n_minibatches=min(FEWEST, batch.rollout_size // SMALL)),
+        to(n_minibatches=min(FEWEST, batch.rollout_size // SMALL)),
     )
 
 
@@ -777,7 +853,7 @@ def many_minibatches(run: History) -> Finding | None:
         f"{count} minibatches a rollout, where {FEWEST} to {MOST} are usual: many steps on data of "
         "one policy",
         "cut rollouts into fewer minibatches",
-        flags(n_minibatches=MOST),
+        to(n_minibatches=MOST),
     )
 
 
@@ -792,7 +868,7 @@ def lone_environments(run: History) -> Finding | None:
         2,
         f"minibatches hold {each:.2g} environments, under 2: each is of one trajectory",
         "draw minibatches from single rows of all environments",
-        "--minibatches-by samples",
+        to(minibatches_by="samples"),
     )
 
 
@@ -816,7 +892,7 @@ def few_environments(run: History) -> Finding | None:
         f"{counted(batch.n_envs, 'environment')}, under {least}"
         f"{' with separate networks' if dual else ''}: rows of one trajectory resemble each other",
         "use more environments and shorter rollouts of the same size",
-        flags(n_envs=FEW_ENVS_DUAL, n_steps=wide),
+        to(n_envs=FEW_ENVS_DUAL, n_steps=wide),
     )
 
 
@@ -835,7 +911,7 @@ def many_epochs(run: History) -> Finding | None:
         f"{batch.n_epochs} epochs on rollouts of {counted(batch.n_envs, 'environment')}, over "
         f"{MANY_EPOCHS}: more epochs without more environments fit the rollout, not the task",
         "take fewer epochs, or use more environments",
-        flags(n_epochs=MANY_EPOCHS),
+        to(n_epochs=MANY_EPOCHS),
     )
 
 
@@ -862,7 +938,7 @@ def advantage_swings(run: History) -> Finding | None:
         f"the advantages' standard deviation goes up and down by {times(swing)} from one iteration "
         f"to the next, {SWING:.0f}x or more: normalised, advantages change their meaning",
         "normalise them over more iterations",
-        "--advantage-normalization ewma --advantage-decay 0.9",
+        to(advantage_normalization="ewma", advantage_decay=0.9),
     )
 
 
@@ -889,9 +965,9 @@ def clip_low(run: History) -> Finding | None:
         f"clip fraction {clipped:.2%} {run.lately}, well under 1%: the rollout could be larger, or "
         "the steps",
         "average the proximal policy over more steps" if averages else "use more environments",
-        flags(proximal_decay=round(1 - (1 - decay) / 4, 5))
+        to(proximal_decay=round(1 - (1 - decay) / 4, 5))
         if averages
-        else flags(n_envs=2 * run.batch.n_envs),
+        else to(n_envs=2 * run.batch.n_envs),
     )
 
 
@@ -906,8 +982,8 @@ def kl_low(run: History) -> Finding | None:
         return None
     if run.gain is None or run.learns or run.is_settled or run.reward_unseen:
         return None
-    if entropy_collapse(run) is not None:
-        return None
+    if entropy_collapse(run) is not None or max(run.values("approx_kl")) > KL_HIGH:
+        return None  # A policy that has leapt and stands still needs no larger steps.
     return warning(
         kl,
         KL_LOW,
@@ -932,7 +1008,7 @@ def never_evaluated(run: History) -> Finding | None:
         f"an evaluation every {every:,} environment steps, and a budget of {total:,}: none but "
         "that of the untrained policy",
         "evaluate at parts of the budget",
-        "--eval-every 0 --eval-marks 10",
+        to(eval_every=0, eval_marks=10),
     )
 
 
@@ -960,9 +1036,9 @@ def early_evaluation(run: History) -> Finding | None:
         f"evaluations took {share:.0%} of the time, and the return in training is no better than "
         "at the start: there is nothing to evaluate yet",
         "evaluate less often",
-        flags(eval_marks=max(1, marks // 4))
+        to(eval_marks=max(1, marks // 4))
         if marks
-        else flags(eval_every=4 * max(1, run.recipe.evaluation.eval_every)),
+        else to(eval_every=4 * max(1, run.recipe.evaluation.eval_every)),
     )
 
 
@@ -978,7 +1054,7 @@ def no_episodes(run: History) -> Finding | None:
         f"no episode has ended in {each:,.0f} steps of each of "
         f"{counted(run.batch.n_envs, 'environment')}: the run has no return to judge it by",
         "use fewer environments, or check that episodes end",
-        flags(n_envs=max(1, run.batch.n_envs // 4)) if run.batch.n_envs > 1 else "",
+        to(n_envs=max(1, run.batch.n_envs // 4)) if run.batch.n_envs > 1 else NOTHING,
     )
 
 
@@ -1019,9 +1095,9 @@ def throughput(run: History) -> Finding | None:
         share = run.share(name, TIMES)
         if share is None or share <= most or run.rows < 5:
             continue
-        flag = {
-            "acting_seconds": flags(n_envs=2 * run.batch.n_envs),
-            "learning_seconds": flags(n_epochs=max(1, run.batch.n_epochs // 2)),
-        }.get(name, "")
-        return note(share, most, f"{text.format(share=share)} ({run.lately})", advice, flag)
+        change = {
+            "acting_seconds": to(n_envs=2 * run.batch.n_envs),
+            "learning_seconds": to(n_epochs=max(1, run.batch.n_epochs // 2)),
+        }.get(name, NOTHING)
+        return note(share, most, f"{text.format(share=share)} ({run.lately})", advice, change)
     return None

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from isobatch.advise.history import Actions, History
+from isobatch.advice.history import Actions, History
 from isobatch.errors import DamagedFile, UserError
 from isobatch.files import Folder
 from isobatch.recipe import Recipe

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isobatch.advise import Actions, History
+from isobatch.advice import Actions, History
 from isobatch.batch import Batch
 from isobatch.presets import family_preset
 

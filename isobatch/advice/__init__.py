@@ -1,6 +1,6 @@
 """Advice on a run: what its numbers say is the matter, and what to try.
 
-    isobatch.advise.run("runs/cartpole")
+    print(isobatch.advise("runs/cartpole"))
 
 Rules are in `rules`, one readable file; what they look at is a `History`.
 """
@@ -10,40 +10,54 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
-from isobatch.advise.finding import SEVERITIES, Finding, Severity
-from isobatch.advise.history import Actions, History, Row
-from isobatch.advise.live import Watch
-from isobatch.advise.reading import read
-from isobatch.advise.rules import RULES, Rule
+from isobatch.advice.answer import Advice
+from isobatch.advice.finding import SEVERITIES, Finding, Severity
+from isobatch.advice.history import Actions, History, Row
+from isobatch.advice.live import Watch
+from isobatch.advice.reading import read
+from isobatch.advice.rules import RULES, Rule
 from isobatch.recipe import Recipe
 
 __all__ = [
     "RULES",
     "SEVERITIES",
     "Actions",
+    "Advice",
     "Finding",
     "History",
     "Rule",
     "Severity",
     "Watch",
+    "advise",
     "findings",
     "look",
     "read",
-    "run",
 ]
 
 MOMENTS = 50
 """Of a run's past at which a rule is asked again, to say since when it holds."""
 
 
-def run(path: str | Path) -> list[Finding]:
-    """Return what there is to say about a run directory, the most important first."""
-    return look(read(path))
+class OnDisk(Protocol):
+    """A run: what `isobatch.train` returns."""
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        ...
+
+
+def advise(run: str | Path | OnDisk) -> Advice:
+    """Return what there is to say about a run, or a run directory: an answer that prints."""
+    path = run if isinstance(run, str | Path) else run.path
+    history = read(path)
+    return Advice(str(path), history, look(history))
 
 
 def findings(recipe: Recipe, rows: Sequence[Row], evaluations: Iterable[Row] = ()) -> list[Finding]:
-    """Return what there is to say about a recipe and the rows of its run, as `run` does."""
+    """Return what there is to say about a recipe and the rows of its run."""
     return look(History(recipe, rows, evaluations))
 
 

@@ -1,7 +1,9 @@
 """isobatch advise, and how it reads runs that are not as they should be."""
 
+import html
 import json
 import math
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,12 @@ import pytest
 from recorded_runs import history_of, recipe_of
 
 import isobatch
-from isobatch.advise import Actions
+from isobatch import advice
+from isobatch.advice import Actions, Advice
+from isobatch.advice.verdict import verdict
 from isobatch.cli import main
+from isobatch.cli.flags import Parser, add_recipe_flags, given
+from isobatch.presets import preset
 from isobatch.run import throughput
 from isobatch.run.store import RunDirectory
 from isobatch.run.throughput import Rate, Rates
@@ -53,33 +59,110 @@ def test_a_run_in_trouble_is_told_worst_first(command):
     code, said, complaint = command("advise", saved("shared-network"), "--verbose")
     lines = said.splitlines()
     assert (code, complaint) == (0, "")
-    assert lines[0].startswith("run: 1 problem (40 iterations, 39,997 of 40,000 env steps")
+    assert lines[0] == "run: Not learning: the mean return is -497.1, and was -500 at the start."
+    assert lines[1] == (
+        "It took 40 iterations and 1,570 gradient steps, in 39,997 of 40,000 env steps."
+    )
     assert "PROBLEM value-scale" in lines
     assert "     --normalize-rewards" in said
     assert "source: ours." in said
     assert max(map(len, lines)) <= 80
-    severities = [line.split()[0] for line in lines if line.split()[:1] and line[0].isupper()]
+    words = ("PROBLEM", "WARNING", "NOTE")
+    severities = [line.split()[0] for line in lines if line.startswith(words)]
     assert severities == sorted(severities, key=["PROBLEM", "WARNING", "NOTE"].index)
 
 
-def test_a_healthy_run_is_one_line(command):
+def test_it_ends_with_the_command_to_type_next(command):
+    said = command("advise", saved("shared-network"))[1]
+    words = shlex.split(said.partition("Next, with the first of these:")[2].replace("\\\n", " "))
+    assert words[:3] == ["isobatch", "train", "Acrobot-v1"]
+    assert words[-1] == "--normalize-rewards"
+    base = preset("Acrobot-v1")
+    parser = Parser(prog="train")
+    add_recipe_flags(parser, base)
+    fields = given(parser.parse_args(words[3:]), base)
+    assert base.replace(**fields) == recipe_of("shared-network").replace(normalize_rewards=True)
+
+
+def test_a_flag_that_is_the_presets_is_named_all_the_same():
+    recipe = recipe_of("acrobot").replace(n_minibatches=1)
+    RunDirectory.create(Path("run"), recipe).release()
+    assert isobatch.advise("run").next == "isobatch train Acrobot-v1 --n-minibatches 4"
+
+
+def test_an_environment_of_ones_own_is_trained_from_its_file():
+    own = recipe_of("acrobot").replace(env="my_module:Own-v0", n_minibatches=1)
+    RunDirectory.create(Path("run"), own).release()
+    assert isobatch.advise("run").next == (
+        "isobatch train --recipe run/recipe.toml --env my_module:Own-v0 --n-minibatches 4"
+    )
+
+
+def test_a_collapse_is_told_with_its_iteration_and_what_the_policy_did(command):
+    said = " ".join(command("advise", saved("large-steps-relu"))[1].split())
+    assert said.startswith(
+        "run: Had learned and lost it at iteration 26: the mean return rose from 0.5551 to 0.946 "
+        "and fell to 0. It fell at iteration 26 (49,698 env steps): approximate KL 0.0094 -> "
+        "2.4e-11 (at most 1.2, in iteration 23), clip fraction 3% -> 0%, entropy 0.055 -> 0.00069."
+    )
+
+
+def test_a_policy_that_collapsed_before_it_learned_is_told_too():
+    found = Advice("run", history_of("step-size-100x"), [])
+    assert found.verdict.state == "not learning"
+    assert found.verdict.collapse.startswith("The policy collapsed at iteration 2 (")
+    assert "entropy 0.068 -> " in found.verdict.collapse
+
+
+def test_a_run_that_learns_is_said_to():
+    learned = history_of("cartpole")
+    assert verdict(learned).sentence == "Learned: the mean return rose from 25.08 to 500."
+    assert verdict(learned.until_part(0.5)).sentence.startswith("Learning: the mean return rose")
+    assert verdict(learned.until(2)).state == "too early to say"
+
+
+def test_notes_are_named_and_shown_when_asked(command):
+    path = saved("step-size-20x")
+    short, long = command("advise", path)[1], command("advise", path, "--verbose")[1]
+    named = "3 notes: kl-high, clip-high, many-epochs (shown by --verbose)."
+    assert named in " ".join(short.split())
+    assert "NOTE many-epochs" not in short
+    assert "NOTE many-epochs" in long
+
+
+def test_a_healthy_run_is_told_in_a_few_lines(command):
     code, said, _ = command("advise", saved("acrobot"))
     assert code == 0
-    assert " ".join(said.split()).startswith("run: healthy: nothing above a note (99 iterations,")
+    assert said.splitlines() == [
+        "run: Learned: the mean return rose from -384.9 to -82.04.",
+        "It took 99 iterations and 3,950 gradient steps, in 99,995 of 100,000 env steps.",
+        "Found: nothing above a note.",
+    ]
 
 
 def test_a_trained_run_is_read_with_its_actions(command):
     run = isobatch.train("CartPole-v1", out="run", quiet=True, **TINY)
-    history = isobatch.advise.read(run.path)
+    history = advice.read(run.path)
     assert history.rows == 4
     assert history.actions == Actions(2, math.log(2))
-    assert {each.rule for each in isobatch.advise.run(run.path)} >= {"few-updates"}
+    assert {each.rule for each in isobatch.advise(run)} >= {"few-updates"}
     assert command("advise", run.path)[0] == 0
 
 
 def test_continuous_actions_have_dimensions():
     run = isobatch.train("Pendulum-v1", out="run", quiet=True, **TINY)
-    assert isobatch.advise.read(run.path).actions == Actions(1, None)
+    assert advice.read(run.path).actions == Actions(1, None)
+
+
+def test_advice_from_python_is_what_the_command_prints(command):
+    path = saved("shared-network")
+    found = isobatch.advise(path)
+    assert command("advise", path)[1] == f"{found}\n"
+    assert isobatch.advise(str(path))[0].rule == "value-scale"
+    assert [each.rule for each in found] == [each.rule for each in found[:]]
+    assert len(found) == len(found.findings)
+    assert repr(found).startswith("<Advice on run: not learning, 1 problem")
+    assert html.unescape(found._repr_html_()) == f"<pre>{found}</pre>"
 
 
 def test_a_torn_last_line_is_left_out(command):
@@ -105,7 +188,10 @@ def test_a_run_without_rows_is_not_called_healthy(command):
     RunDirectory.create(Path("run"), recipe_of("acrobot")).release()
     code, said, _ = command("advise", "run")
     assert code == 0
-    assert said.startswith("run: nothing above a note (no rows yet, so only the recipe")
+    assert said.splitlines() == [
+        "run: No rows yet: only the recipe was looked at.",
+        "Found: nothing above a note.",
+    ]
 
 
 def test_a_run_that_has_only_begun_is_told_by_its_recipe(command):
@@ -113,7 +199,7 @@ def test_a_run_that_has_only_begun_is_told_by_its_recipe(command):
     RunDirectory.create(Path("run"), recipe).release()
     code, said, _ = command("advise", "run")
     assert code == 0
-    assert "run: 1 warning (no rows yet, so only the recipe was looked at)" in said
+    assert said.startswith("run: No rows yet: only the recipe was looked at.\nFound: 1 warning.\n")
     assert "WARNING few-minibatches" in said
     Path("run/metrics.jsonl").unlink(missing_ok=True)
     assert command("advise", "run") == (0, said, "")
@@ -149,7 +235,7 @@ def test_damage_is_refused_in_a_line(command):
 def test_a_damaged_policy_hides_only_the_actions(command):
     path = saved("no-reward")
     (path / "policy.safetensors").write_bytes(b"\xff" * 64)
-    assert isobatch.advise.read(path).actions is None
+    assert advice.read(path).actions is None
     assert command("advise", path)[0] == 0
 
 

@@ -27,6 +27,8 @@ PROGRESS = 0.1
 """A return that rose by this part of what it was has risen."""
 MUCH = 0.5
 """And one that rose by this part, much."""
+LATE = 0.45
+"""The part of the budget after which a run should have learned something."""
 FEW_LUCKY = 10
 LITTLE_LEFT = 0.05
 """Advantages this small against their first ones: there is little left to learn."""
@@ -101,10 +103,25 @@ class History:
 
     # What a column holds.
 
+    def column(self, name: str) -> Column:
+        """Return all numbers of a column, and the rows they stand in."""
+        places, values = self._columns[name]
+        stop = bisect_left(places, self.end)
+        return Column(places[:stop], values[:stop])
+
     def values(self, name: str) -> list[float]:
         """Return all numbers of a column."""
+        return self.column(name).values
+
+    def at(self, name: str, place: int) -> float | None:
+        """Return the number of a column in a row, None where it has none."""
         places, values = self._columns[name]
-        return values[: bisect_left(places, self.end)]
+        k = bisect_left(places, place)
+        return values[k] if k < len(places) and places[k] == place else None
+
+    def iteration(self, place: int) -> int:
+        """Return the iteration that a row is of."""
+        return int(self.at("iterations", place) or place + 1)
 
     def recent(self, name: str, least: int = LEAST) -> list[float]:
         """Return the numbers of a column in the recent rows; the last few where it is sparse."""
@@ -208,6 +225,20 @@ class History:
     def learns(self) -> bool:
         """Whether the mean return is much better than at the start."""
         return self.gain is not None and self.gain > MUCH
+
+    @cached_property
+    def lost(self) -> float | None:
+        """The part of its best gain that the mean return has lost; None where it gained little."""
+        best, first = self.best_return, self.first_return
+        if best is None or first is None or self.reward_rare or best - first <= MUCH * abs(first):
+            return None
+        return (best - self.values("episode_return")[-1]) / (best - first)
+
+    @cached_property
+    def best_return(self) -> float | None:
+        """The best mean return after the first few, which the start is told by."""
+        later = self.values("episode_return")[LEAST:]
+        return max(later, default=None)
 
     @cached_property
     def reward_unseen(self) -> bool:
