@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from isobatch.errors import printable
 from isobatch.estimate import Estimate
+
+WIDTH = 80
+"""Columns of a terminal."""
 
 
 def say(text: str = "", error: bool = False) -> None:
@@ -24,6 +28,24 @@ def plain(text: str) -> str:
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
+def wrapped(text: str) -> str:
+    """Return lines of at most 80 columns, broken at words; what is one word stays whole.
+
+    A line goes on with the indentation it began with.
+    """
+    lines = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip(" ")))
+        lines += textwrap.wrap(
+            line,
+            WIDTH,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return "\n".join(lines)
+
+
 def number(value: float) -> str:
     """Return a number in as many digits as it takes, five at most: 256, 0.000125, 0.88889."""
     if isinstance(value, int) or (value == int(value) and abs(value) < 1e6 and value != 0):
@@ -31,13 +53,23 @@ def number(value: float) -> str:
     return f"{value:.5g}" if math.isfinite(value) else str(value)
 
 
-def interval(estimate: Estimate, digits: str = ".3g") -> str:
-    """Return 0.123 [0.1, 0.15], a dash for what is not known, no brackets without an interval."""
+def significant(value: float) -> str:
+    """Return a number with three significant digits: 0.0123, 4.56, 6,770."""
+    return f"{float(f'{value:.3g}'):,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
+
+
+def interval(estimate: Estimate, digits: str | None = None) -> str:
+    """Return 0.123 [0.1, 0.15], a dash for what is not known, no brackets without an interval.
+
+    Without `digits`, three significant ones.
+    """
 
     def shown(value: float) -> str:
         if math.isnan(value):
             return "-"
-        return "inf" if math.isinf(value) else f"{value:{digits}}"
+        if math.isinf(value):
+            return "inf"
+        return significant(value) if digits is None else f"{value:{digits}}"
 
     if math.isnan(estimate.low) and math.isnan(estimate.high):
         return shown(estimate.value)
