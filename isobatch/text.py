@@ -31,11 +31,13 @@ def plain(text: str) -> str:
 def wrapped(text: str) -> str:
     """Return lines of at most 80 columns, broken at words; what is one word stays whole.
 
-    A line goes on with the indentation it began with.
+    A line goes on with the indentation it began with, an item of a list with that of its text.
     """
     lines = []
     for line in text.split("\n"):
-        indent = " " * (len(line) - len(line.lstrip(" ")))
+        body = line.lstrip(" ")
+        item = 2 if body.startswith(("- ", "! ")) else 0
+        indent = " " * (len(line) - len(body) + item)
         lines += textwrap.wrap(
             line,
             WIDTH,

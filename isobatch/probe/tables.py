@@ -42,22 +42,21 @@ def _curve_table(shapes: list[Point], reference: Kind) -> list[str]:
 
 
 def _decomposition_table(batches: Batches) -> list[str]:
-    pairs = [("raw advantages", batches.raw), ("normalised advantages", batches.normalized)]
-    known = [(name, each) for name, each in pairs if each is not None]
-    rows = [(f"variance of {batches.shape.name}", *(name for name, _ in known))]
-    quantities = {
-        "total": "total",
-        "individual": "individual",
-        "covariance": "covariance",
-        "intraclass correlation": "icc",
-        "design effect": "design_effect",
-        "effective sample size": "effective_samples",
-    }
-    rows += [
-        (name, *(interval(getattr(each, field)) for _, each in known))
-        for name, field in quantities.items()
-    ]
-    return columns(rows)
+    pairs = [("raw", batches.raw), ("normalised", batches.normalized)]
+    lines = []
+    for kind, each in pairs:
+        if each is None:
+            continue
+        rows = [
+            (f"variance of {batches.shape.name}, {kind} advantages", interval(each.total)),
+            ("individual", interval(each.individual)),
+            ("covariance", interval(each.covariance)),
+            ("intraclass correlation", interval(each.icc)),
+            ("design effect", interval(each.design_effect)),
+            ("effective sample size", interval(each.effective_samples)),
+        ]
+        lines += columns(rows)
+    return lines
 
 
 def _noise_table(noises: list[NoiseScale], shape: str) -> list[str]:
@@ -82,7 +81,7 @@ def _bias_table(biases: list[Bias], held: Bias | None) -> list[str]:
     rows += [(str(each[0].n_steps), *map(_off, every, each)) for each in lengths]
     rows.append(("no end", *(_off(bias, bias.endless) for bias in every)))
     return [
-        "bias of rollouts of T steps, |b| / |G|, not rescaled (advantage error, relative RMS)",
+        "|b| / |G| of T-step rollouts, not rescaled (advantage error, relative RMS)",
         *columns(rows),
         "no end: value-function bias",
     ]

@@ -107,12 +107,12 @@ def test_it_answers_what_was_asked_first_and_writes(run, capsys):
     assert "<html" in (run / "probe.html").read_text()
 
 
-def test_what_it_rests_on_is_behind_verbose(run, findings, tmp_path):
+def test_what_it_rests_on_is_behind_verbose(findings):
     found = Probe([findings])
     brief, full = str(found), found.verbose()
     assert full.startswith(brief)
     for word in (
-        "longer rollouts", "design effect", "effective sample size", "advantage error",
+        "er rollouts, ", "design effect", "effective sample size", "advantage error",
         "per-sample noise is", "per-trajectory noise", "against GAE, which shares",
         "credit-assignment noise cannot be estimated: 0% of", "bootstrapping bias^2",
         "total bias^2", "value-function bias", "have a cosine of", "see their episode", "tr(Sigma)",
@@ -252,7 +252,7 @@ def test_an_interval_without_a_bound_is_said_to_have_none(run, tmp_path, capsys)
     record, page = tmp_path / "a.json", tmp_path / "b.html"
     where = ["--json", str(record), "--page", str(page), "--no-speed", "--verbose"]
     assert main(["probe", str(run), "--shapes", "2x64", "--batches", "2", *where]) == 0
-    assert re.search(r"total +\S+ \[\S+, inf\]", capsys.readouterr().out)
+    assert re.search(r"raw advantages +\S+ \[\S+, inf\]", capsys.readouterr().out)
     data = json.loads(record.read_text(), parse_constant=no_number)
     raw = data["points"][0]["decomposition"][0]
     value, low, high = raw["total"]
@@ -318,7 +318,7 @@ def test_a_gradient_too_noisy_to_measure_names_no_shape(findings):
     assert not noisy.has_advice
     lines = answer(noisy)
     assert lines[0].startswith("No gradient distinguishable from its noise, so no shape is named")
-    assert "Probe an earlier policy (--at)" in lines[1]
+    assert "or an earlier policy (--at)" in lines[1]
     assert not any("Of all shapes" in line or "error of" in line for line in lines)
     assert any("cannot see its errors" in line for line in details(noisy)), "GAE is decided"
     assert not any("against Monte-Carlo returns" in line for line in tables(noisy))
