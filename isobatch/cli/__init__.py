@@ -31,7 +31,7 @@ minibatches, epochs.
   show RECIPE|RUN|ENV    draw the batch: rollout, minibatches, updates
 
   advise RUN             say what a run's numbers mean, and what to try
-  probe RUN              measure bias and variance of the gradient, and find the best N x T
+  probe RUN              compare shapes N x T by the gradient's error; is the batch too small?
 
   study NAME|FILE        compare arms over environments and seeds at the same budget of env steps
   report RUN...|STUDY    write an HTML page of a run, of several runs compared, or of a study
