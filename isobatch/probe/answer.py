@@ -93,9 +93,7 @@ def _asked(findings: Findings) -> list[str]:
     lines = []
     if len(findings.question.shapes) > 1:
         names = " or ".join(shape.name for shape in first.shapes)
-        lines.append(
-            f"{names}: {_verdict(first)}; over {UPDATES} updates, {_verdict(compared.updates)}."
-        )
+        lines.append(f"{names}: {_verdict(first)}; {_over_updates(first, compared.updates)}.")
     if compared.transitions is not None:
         sizes = ", ".join(f"{shape} has {shape.samples:,}" for shape in first.shapes)
         lines.append(
@@ -103,7 +101,7 @@ def _asked(findings: Findings) -> list[str]:
             f"number of transitions, {_verdict(compared.transitions)}."
         )
     lines += columns([_row(findings, first, k) for k in range(len(first.shapes))])
-    if len(first.shapes) > 1:
+    if math.isfinite(first.ratio.value):
         names = f"error of {first.winner} / error of {first.runner_up}"
         lines.append(f"  {names}: {interval(first.ratio)}")
     return lines
@@ -116,6 +114,13 @@ def _verdict(compared: Comparison) -> str:
         f"{compared.winner} has the {smaller} error in {compared.share:.0%} of bootstrap resamples"
     )
     return text if compared.is_clear else f"no clear winner ({text})"
+
+
+def _over_updates(first: Comparison, updates: Comparison) -> str:
+    """Say the same of several updates, in short where nothing changes."""
+    if (updates.winner, updates.is_clear) == (first.winner, first.is_clear):
+        return f"the same over {UPDATES} updates ({updates.share:.0%})"
+    return f"over {UPDATES} updates, {_verdict(updates)}"
 
 
 def _row(findings: Findings, compared: Comparison, k: int) -> tuple[str, str, str]:
@@ -131,34 +136,37 @@ def _all_shapes(findings: Findings) -> list[str]:
     """Say which of all shapes of that size is best, over one update, over several, and by time."""
     points = findings.curve
     shapes = [each.shape for each in points]
-    once = _choice(shapes, [each.best_share for each in points])
+    once = _choice(shapes, [each.best_share for each in points], " of bootstrap resamples")
     often = _choice(shapes, [each.best_share_over_updates for each in points])
     lines = [
-        f"Of all shapes with {findings.samples:,} transitions, {once}; over {UPDATES} updates, "
-        f"{often}."
+        f"Smallest error of all shapes with {findings.samples:,} transitions: {once}; over "
+        f"{UPDATES} updates, {often}."
     ]
     timed = [each for each in points if each.best_share_per_second is not None]
     if timed:
         shares = [each.best_share_per_second or 0.0 for each in timed]
-        choice = _choice([each.shape for each in timed], shares, "error x time on this machine")
-        lines.append(f"By time: {choice}.")
+        choice = _choice([each.shape for each in timed], shares)
+        lines.append(f"Smallest error x time on this machine: {choice}.")
     return lines
 
 
-def _choice(shapes: Sequence[Shape], shares: Sequence[float], what: str = "error") -> str:
-    """Name the shape that wins most often, or those between which it is undecided."""
+def _choice(shapes: Sequence[Shape], shares: Sequence[float], unit: str = "") -> str:
+    """Name the shape that wins most often, or those between which it is undecided.
+
+    A share says in how many of the resamples a shape wins; the first one with its unit.
+    """
     ranked = sorted(zip(shares, shapes, strict=True), key=lambda pair: -pair[0])
-    share, best = ranked[0]
-    if share >= CLEAR:
-        return f"{best} has the smallest {what} in {share:.0%} of bootstrap resamples"
-    named, total = [], 0.0
+    named: list[str] = []
+    total = 0.0
     for share, shape in ranked[:MOST_NAMED]:
         if total < CLEAR and share > 0:
-            named.append(f"{shape} (smallest {what} in {share:.0%})" if not named else
-                         f"{shape} ({share:.0%})")  # fmt: skip
+            named.append(f"{shape} ({share:.0%}{'' if named else unit})")
             total += share
-    more = ", or another" if total < CLEAR else ""
-    return f"undecided between {' and '.join(named)}{more}"
+    if total < CLEAR:
+        named.append("others")
+    if len(named) == 1:
+        return named[0]
+    return f"undecided between {', '.join(named[:-1])} and {named[-1]}"
 
 
 def _sizes(findings: Findings) -> list[str]:
@@ -207,11 +215,12 @@ def _times(sizing: Sizing, what: str) -> str:
 
 def _key(findings: Findings) -> str:
     """Explain the numbers."""
-    error = (
-        f"Error: bias^2 + variance, relative to |G|^2, against {NAMES[findings.reference]}. "
-        if findings.has_advice
-        else ""
-    )
+    error = ""
+    if findings.has_advice:
+        error = f"Error: bias^2 + variance over |G|^2, against {NAMES[findings.reference]}"
+        if any(math.isinf(each.value) for each in findings.comparisons.update.errors):
+            error += " (inf: the mean gradient does not point along G)"
+        error += ". "
     model = "Doubling: simple noise model (McCandlish et al. 2018). " if _doubled(findings) else ""
     return f"{error}{model}Brackets: 95% confidence intervals."
 

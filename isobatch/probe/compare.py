@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from isobatch.batch import Shape
 from isobatch.estimate import Estimate
@@ -29,7 +30,7 @@ class Comparison:
     wins: tuple[float, ...]
     """Share of all resamples in which a shape has the smallest error."""
     ratio: Estimate
-    """The winner's error over the runner-up's."""
+    """The winner's error over the runner-up's; not a number where one of them is infinite."""
 
     @property
     def ranked(self) -> list[int]:
@@ -111,17 +112,18 @@ def _compared(
     wins = tuple(float((best == k).double().mean()) for k in range(len(shapes)))
     estimates = tuple(quantiles(column) for column in totals.unbind(1))
     first, *rest = _ranked(wins, estimates)
-    ratio = totals[:, first] / totals[:, rest[0]] if rest else torch.ones(len(totals))
-    return Comparison(tuple(shapes), tuple(batches), estimates, wins, _ratio(ratio))
+    ratio = _ratio(totals[:, first], totals[:, rest[0]]) if rest else Estimate(math.nan)
+    return Comparison(tuple(shapes), tuple(batches), estimates, wins, ratio)
 
 
 def _ranked(wins: Sequence[float], errors: Sequence[Estimate]) -> list[int]:
     return sorted(range(len(wins)), key=lambda k: (-wins[k], errors[k].value))
 
 
-def _ratio(scattered: torch.Tensor) -> Estimate:
-    """Return a ratio with its interval; one of two infinite errors may be anything."""
-    value = float(scattered[0])
+def _ratio(above: Tensor, below: Tensor) -> Estimate:
+    """Return the ratio of two errors [1 + R]; that of two infinite ones may be anything."""
+    scattered = above / below
+    defined = above[0].isfinite() and below[0].isfinite()
     low = quantiles(scattered.nan_to_num(nan=0.0, posinf=math.inf)).low
     high = quantiles(scattered.nan_to_num(nan=math.inf, posinf=math.inf)).high
-    return Estimate(value, low, high)
+    return Estimate(float(scattered[0]) if defined else math.nan, low, high)

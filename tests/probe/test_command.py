@@ -62,9 +62,9 @@ def test_it_answers_what_was_asked_first_and_writes(run, capsys):
         r"4x32 \(the recipe's\) error \S+ \[\S+, \S+\] \S+ env steps/s",
         r"16x8 error \S+ \[\S+, \S+\] \S+ env steps/s",
         r"error of (4x32 / error of 16x8|16x8 / error of 4x32): \S+ \[",
-        r"Of all shapes with 128 transitions, (undecided between )?\d+x\d+ ",
-        r"over 10 updates, (undecided between )?\d+x\d+ ",
-        r"By time: (undecided between )?\d+x\d+ ",
+        r"Smallest error of all shapes with 128 transitions: (undecided between )?\d+x\d+ \(\d+%",
+        r"; over 10 updates, (undecided between )?\d+x\d+ \(\d+%",
+        r"Smallest error x time on this machine: (undecided between )?\d+x\d+ \(\d+%",
         r"Record: ",
         r"Minibatch of 64 transitions: .*noise scale \S+ \[",
         r"Rollout of 128 transitions: .*noise scale \S+ \[",
@@ -267,7 +267,7 @@ def test_shapes_of_different_sizes_are_compared_both_ways(run):
     assert "4x8 or 4x16 or 4x6: " in text
     assert "They differ in size (4x8 has 32, 4x16 has 64, 4x6 has 24 transitions)" in text
     assert "At the same number of transitions, " in text
-    assert "Of all shapes with 32 transitions, " in text
+    assert "Smallest error of all shapes with 32 transitions: " in text
     (findings,) = found.findings
     assert findings.comparisons.transitions is not None
     assert findings.comparisons.transitions.batches == (2, 1, 64 / 24)
@@ -319,7 +319,7 @@ def test_a_gradient_too_noisy_to_measure_names_no_shape(findings):
     lines = answer(noisy)
     assert lines[0].startswith("No gradient distinguishable from its noise, so no shape is named")
     assert "or an earlier policy (--at)" in lines[1]
-    assert not any("Of all shapes" in line or "error of" in line for line in lines)
+    assert not any("Smallest error" in line or "error of" in line for line in lines)
     assert any("cannot see its errors" in line for line in details(noisy)), "GAE is decided"
     assert not any("against Monte-Carlo returns" in line for line in tables(noisy))
     assert any("against GAE" in line for line in tables(noisy))
@@ -343,13 +343,13 @@ def test_a_shape_is_named_where_it_nearly_always_wins_and_else_those_it_may_be(f
         for k, share in enumerate(shares):
             points[k] = replace(points[k], best_share=share)
         changed = replace(findings, curves=findings.curves | {"monte-carlo": points})
-        return next(each for each in answer(changed) if each.startswith("Of all shapes"))
+        return next(each for each in answer(changed) if each.startswith("Smallest error of all"))
 
-    assert "32x1 has the smallest error in 96% of bootstrap resamples; over" in line(0.96, 0.04)
+    assert "transitions: 32x1 (96% of bootstrap resamples); over" in line(0.96, 0.04)
     both = line(0.27, 0.71, 0.02)
-    assert "undecided between 16x2 (smallest error in 71%) and 32x1 (27%); over" in both
+    assert "undecided between 16x2 (71% of bootstrap resamples) and 32x1 (27%); over" in both
     many = line(0.4, 0.3, 0.2, 0.1)
-    assert "32x1 (smallest error in 40%) and 16x2 (30%) and 8x4 (20%), or another; over" in many
+    assert "32x1 (40% of bootstrap resamples), 16x2 (30%), 8x4 (20%) and others; over" in many
 
 
 @pytest.mark.parametrize(("wins", "said"), [(0.97, "8x4 has"), (0.9, "no clear winner (8x4 has")])

@@ -53,8 +53,15 @@ def test_where_every_error_is_infinite_nobody_wins():
     found = compare._compared(SHAPES, [one, other], [1, 1])
     assert found.wins == (0.5, 0)
     assert not found.is_clear
-    assert found.ratio.low == 0
-    assert math.isinf(found.ratio.high)
+    assert found.ratio == Estimate(0.5, 0, math.inf)
+
+
+def test_there_is_no_ratio_to_an_infinite_error():
+    one, other = error([0, 0, 0], [1, 1, 1]), error([math.inf, 0, math.inf], [2, 2, 2])
+    found = compare._compared(SHAPES, [one, other], [1, 1])
+    assert found.wins == (1, 0)
+    assert math.isnan(found.ratio.value)
+    assert (found.ratio.low, found.ratio.high) == (0, 0.5)
 
 
 def test_shapes_of_two_sizes_are_evened_out():
