@@ -21,7 +21,9 @@ Verdict = Literal[
     "cannot tell",
 ]
 FAR = 2.0
-"""A batch is too small, or too large, where it is this many times off the noise scale."""
+"""A batch is too small, or too large, where the whole interval is beyond this many times it."""
+WIDE = 4.0
+"""It is about right where the interval stays within this many times it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Sizing:
             return "too small"
         if high < self.rows / FAR:
             return "too large"
-        may_be_large, may_be_small = low < self.rows / FAR, high > FAR * self.rows
+        may_be_large, may_be_small = low < self.rows / WIDE, high > WIDE * self.rows
         if may_be_large and may_be_small:
             return "cannot tell"
         if may_be_small:

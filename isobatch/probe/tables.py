@@ -27,7 +27,7 @@ def _curve_table(shapes: list[Point], reference: Kind) -> list[str]:
     rows += [
         (
             each.name,
-            interval(each.bias2),
+            significant(each.bias2.value),
             significant(each.variance.value),
             interval(each.error),
             f"{each.best_share:.0%}",

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -12,6 +13,7 @@ import torch
 import isobatch
 from isobatch.batch import Shape
 from isobatch.cli import main
+from isobatch.cli.probe import _progress_bar
 from isobatch.estimate import Estimate
 from isobatch.noise.clusters import Clusters
 from isobatch.probe import Probe, Question, investigate
@@ -414,3 +416,16 @@ def test_correlation_is_called_significant_only_where_zero_is_outside_its_interv
     assert "too few environments for an interval" in line(Estimate(0.1))
     assert "zero" not in line(Estimate(0.2, 0.1, 0.3))
     assert "negatively correlated" in line(Estimate(-0.2, -0.3, -0.1))
+
+
+def test_a_finished_bar_says_done(monkeypatch):
+    master, terminal = os.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(terminal, "w") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        with _progress_bar() as progress:
+            progress("computing gradients", 5, 10)
+        stream.flush()
+        shown = os.read(master, 1 << 16).decode()
+    os.close(master)
+    assert "done" in shown.rpartition("computing gradients")[2]

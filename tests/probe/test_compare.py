@@ -112,6 +112,7 @@ def test_bounds_that_are_not_known_stay_so():
         ((4000, 2100, 9000), "too small"),
         ((2000, 900, 9000), "about right or too small"),
         ((1000, 600, 1900), "about right"),
+        ((900, 300, 3900), "about right"),
         ((600, 100, 1500), "about right or too large"),
         ((200, 100, 480), "too large"),
         ((900, 100, 9000), "cannot tell"),
