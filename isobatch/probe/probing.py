@@ -195,7 +195,11 @@ def _from_the_middle(path: Path) -> Iterator[Policy]:
 def _passed_over(findings: Findings) -> str:
     """Say why a policy was passed over."""
     steps, total = findings.policy.env_steps, findings.policy.recipe.total_timesteps
-    why = "has collapsed" if findings.has_collapsed else "has no gradient left beside its noise"
+    why = (
+        "has collapsed"
+        if findings.has_collapsed
+        else "has no gradient distinguishable from its noise"
+    )
     return f"The policy at {steps:,} env steps ({steps / total:.0%}) {why}: probed an earlier one"
 
 
