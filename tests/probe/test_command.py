@@ -117,7 +117,7 @@ def test_what_it_rests_on_is_behind_verbose(findings):
         "er rollouts, ", "design effect", "effective sample size", "advantage error",
         "per-sample noise is", "per-trajectory noise", "against GAE, which shares",
         "credit-assignment noise cannot be estimated: 0% of", "bootstrapping bias^2",
-        "total bias^2", "value-function bias", "have a cosine of", "see their episode", "tr(Sigma)",
+        "total bias^2", "value-function bias", "a minibatch is the whole", "tr(Sigma)",
     ):  # fmt: skip
         assert word in " ".join(full.split()), word
         assert word not in brief
