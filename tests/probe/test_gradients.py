@@ -7,7 +7,7 @@ from hand_made import PLAIN, begin, experience
 from isobatch import envs, losses
 from isobatch.algos.ppo import Gathering, terms
 from isobatch.presets import preset
-from isobatch.probe.gradients import Sketch, directions, output_of, per_sample
+from isobatch.probe.gradients import Loss, Sketch, directions, output_of, per_sample
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
 
