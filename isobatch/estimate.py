@@ -13,6 +13,15 @@ class Estimate(NamedTuple):
     low: float = math.nan
     high: float = math.nan
 
+    @classmethod
+    def around(cls, value: float, low: float, high: float) -> Estimate:
+        """Return an estimate whose interval holds it.
+
+        Both quantiles of a skewed bootstrap may lie on one side of the estimate. The interval is
+        then widened to it, so that it holds the truth no less often.
+        """
+        return cls(value, min(low, value), max(high, value))
+
     def __mul__(self, factor: float) -> Estimate:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return it in another unit; `factor` must be positive."""
         return Estimate(self.value * factor, self.low * factor, self.high * factor)

@@ -68,13 +68,23 @@ def number(value: float) -> str:
     return f"{value:.5g}" if math.isfinite(value) else str(value)
 
 
-def interval(estimate: Estimate, digits: str = ".3g") -> str:
-    """Return 0.123 [0.1, 0.15], a dash for what is not known, no brackets without an interval."""
+def significant(value: float) -> str:
+    """Return a number with three significant digits: 0.0123, 4.56, 6,770."""
+    return f"{float(f'{value:.3g}'):,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
+
+
+def interval(estimate: Estimate, digits: str | None = None) -> str:
+    """Return 0.123 [0.1, 0.15], a dash for what is not known, no brackets without an interval.
+
+    Without `digits`, three significant ones.
+    """
 
     def shown(value: float) -> str:
         if math.isnan(value):
             return "-"
-        return "inf" if math.isinf(value) else f"{value:{digits}}"
+        if math.isinf(value):
+            return "inf"
+        return significant(value) if digits is None else f"{value:{digits}}"
 
     if math.isnan(estimate.low) and math.isnan(estimate.high):
         return shown(estimate.value)

@@ -32,7 +32,7 @@ On-policy reinforcement learning (PPO and relatives) in which the batch
   show RECIPE|RUN|ENV     draw the batch: rollout, minibatches, updates
 
   advise RUN              say what a run's numbers mean, and what to try
-  probe RUN               measure bias and variance of the gradient by N x T
+  probe RUN               compare shapes N x T; is the batch too small?
 
   study NAME|FILE         compare arms over environments and seeds at one budget
   report RUN...|STUDY     write an HTML page of a run, of several, or of a study

@@ -202,8 +202,8 @@ def estimate(
         least = -most
     if positive:
         low, high = (value * _factor(-each * error / value) for each in (most, least))
-        return Estimate(value, low, high)
-    return Estimate(value, value - most * error, value - least * error)
+        return Estimate.around(value, low, high)
+    return Estimate.around(value, value - most * error, value - least * error)
 
 
 def _factor(power: float) -> float:

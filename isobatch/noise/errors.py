@@ -27,7 +27,11 @@ class GradientError(NamedTuple):
     @property
     def total(self) -> Any:
         """bias^2 + variance = 1 / cos^2 - 1."""
-        return self.bias2 + self.variance
+        return self.over(1)
+
+    def over(self, batches: float) -> Any:
+        """bias^2 + variance / batches: of the mean gradient of so many batches."""
+        return self.bias2 + self.variance / batches
 
     def __str__(self) -> str:
         return f"{self.total:.3g} (bias^2 {self.bias2:.3g}, variance {self.variance:.3g})"

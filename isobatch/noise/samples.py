@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, vmap
 from isobatch.models import ActorCritic, Agent
 from isobatch.models.q_network import QNetwork
 
-Of = Literal["policy", "value"]
+Loss = Literal["policy", "value"]
 """Whose gradient."""
 Observation = dict[str, Tensor]
 CHUNK_BYTES = 1 << 24
@@ -61,12 +61,12 @@ class ActionValue(nn.Module):
         return self.model(observation).gather(1, actions).squeeze(1)
 
 
-def output_of(model: Agent, of: Of) -> nn.Module:
+def output_of(model: Agent, loss: Loss) -> nn.Module:
     """Return what is differentiated: (observation, actions) -> [B]."""
     if isinstance(model, QNetwork):
         return ActionValue(model)
     assert isinstance(model, ActorCritic)
-    return LogProbability(model) if of == "policy" else Value(model)
+    return LogProbability(model) if loss == "policy" else Value(model)
 
 
 def trained_by(output: nn.Module, observation: Observation, actions: Tensor) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from isobatch.noise.estimators import (
     variance,
 )
 
-Estimator = Literal["per-sample", "two-batch", "per-environment"]
+Estimator = Literal["per-sample", "two-batch", "per-environment", "minibatch"]
 PARTS = 16
 """Small batches of the two-batch estimate: each a sixteenth of the rows."""
 
@@ -37,17 +37,20 @@ class NoiseScale:
 
 
 def noise_scale(gradients: Tensor, valid: Tensor | None = None) -> dict[Estimator, NoiseScale]:
-    """Estimate the noise scale of per-sample gradients [N, T, P], or [K, N, T, P], in three ways.
+    """Estimate the noise scale of per-sample gradients [N, T, P], or [K, N, T, P], in four ways.
 
     per-sample       tr = sum |g_i - m|^2 / (B - 1),  |G|^2 = |m|^2 - tr / B
     two-batch        tr = (|g_s|^2 - |g_b|^2) / (1 / B_s - 1 / B_b),
                      |G|^2 = (B_b |g_b|^2 - B_s |g_s|^2) / (B_b - B_s)
     per-environment  tr = B V,  |G|^2 = |m|^2 - V
+    minibatch        tr = sum |g_i - m|^2 / (B - 1),  |G|^2 = |m|^2 - V
 
     with m the mean of all B samples and V its variance as environments' means have it. The first
     two take samples as independent, which those of one rollout are not: they hold for minibatches
     drawn at random from very many environments. The third counts whole rollouts of T steps: at
     that length it is the number of samples at which a rollout's noise is as large as its signal.
+    The fourth is for minibatches drawn at random from a rollout: their noise is that of single
+    samples, and the gradient is what environments agree on.
     """
     steps = gradients.shape[-2]
     if valid is not None:
@@ -64,6 +67,7 @@ def noise_of_clusters(clusters: Clusters) -> dict[Estimator, NoiseScale]:
     kinds: dict[Estimator, tuple[Statistic, Statistic]] = {
         "per-sample": (_sample_trace, _sample_signal),
         "per-environment": (_cluster_trace, squared_gradient),
+        "minibatch": (_sample_trace, squared_gradient),
     }
     if clusters.part_gram is not None:
         parts = len(clusters.part_gram)

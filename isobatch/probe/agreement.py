@@ -94,7 +94,7 @@ def minibatches(scales: Tensor, vectors: Tensor, valid: Tensor, size: int) -> Mi
     low, high = torch.quantile(cosines, outer).tolist()
     share = sum(shares) / len(shares)
     rows_each = round(float(valid.flatten(1).sum(1).double().mean()) * share)
-    return Minibatches(rows_each, Estimate(float(cosines.mean()), low, high), share**0.5)
+    return Minibatches(rows_each, Estimate.around(float(cosines.mean()), low, high), share**0.5)
 
 
 @dataclass(frozen=True)

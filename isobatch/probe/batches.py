@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from isobatch.batch import Shape
+from isobatch.estimate import Estimate
 from isobatch.noise.clusters import Clusters
-from isobatch.noise.scale import PARTS, NoiseScale, noise_of_clusters
+from isobatch.noise.scale import PARTS, Estimator, NoiseScale, noise_of_clusters
 from isobatch.noise.variance import Decomposition, decompose_clusters
 from isobatch.probe import agreement
 from isobatch.probe.collection import Experience
@@ -36,6 +37,10 @@ class Batches:
     agreement: agreement.Agreement
     lags: agreement.Lags
 
+    def noise_scale(self, estimator: Estimator) -> Estimate:
+        """Return the noise scale by one of its estimators."""
+        return next(each.noise_scale for each in self.noise if each.estimator == estimator)
+
 
 def take_apart(
     experience: Experience,
@@ -60,7 +65,7 @@ def take_apart(
     squares = found.squares[:n_steps, :total].T
     raw = Clusters.scaled(scales, vectors, squares, valid, PARTS)
     within = _normalized(scales, valid, count)
-    apart = question.of == "policy"
+    apart = question.loss == "policy"
     normal = Clusters.scaled(within, vectors, squares, valid) if apart else None
 
     def batched(rows: Tensor) -> Tensor:

@@ -32,6 +32,8 @@ from isobatch.probe.collection import Experience
 from isobatch.probe.gradients import Directions
 from isobatch.probe.reference import Kind
 
+UPDATES = 10
+"""Adam's mean gradient is one of about as many: their noise averages out, their bias does not."""
 TOLD = 0.95
 """A gradient is distinguishable from noise where |G|^2 is positive in this share of resamples."""
 
@@ -102,6 +104,8 @@ class Point:
     """bias^2 + variance."""
     best_share: float
     """Share of bootstrap resamples of the environments in which it has the smallest error."""
+    best_share_over_updates: float
+    """The same for the mean of `UPDATES` batches' gradients."""
     steps_per_second: float | None = None
     best_share_per_second: float | None = None
     """The same for error x seconds per iteration."""
@@ -195,18 +199,21 @@ def curve(
         return []
     found = [errors(measured, length, n) for length, n in zip(lengths, sizes, strict=True)]
     resampled = torch.stack([each.total for each in found], 1)[1:]
+    averaged = torch.stack([each.over(UPDATES) for each in found], 1)[1:]
     times = [
         seconds(n_envs, length.n_steps) if seconds else None
         for n_envs, length in zip(sizes, lengths, strict=True)
     ]
-    shares, shares_per_second = _best_shares(resampled), _best_shares_per_second(resampled, times)
+    shares, shares_over_updates = best_shares(resampled), best_shares(averaged)
+    shares_per_second = _best_shares_per_second(resampled, times)
     return [
         Point(
             Shape(sizes[k], length.n_steps),
-            bias2=_quantiles(found[k].bias2),
-            variance=_quantiles(found[k].variance),
-            error=_quantiles(found[k].total),
+            bias2=quantiles(found[k].bias2),
+            variance=quantiles(found[k].variance),
+            error=quantiles(found[k].total),
             best_share=shares[k],
+            best_share_over_updates=shares_over_updates[k],
             steps_per_second=None if (spent := times[k]) is None else samples / spent,
             best_share_per_second=shares_per_second[k],
         )
@@ -272,18 +279,18 @@ def errors(measured: Bias, length: Length, n_envs: int) -> GradientError:
 
 def endless_bias(measured: Bias) -> Estimate:
     """Return the squared bias of rollouts without end, over |G|^2."""
-    return _quantiles(errors(measured, measured.endless, 1).bias2)
+    return quantiles(errors(measured, measured.endless, 1).bias2)
 
 
-def _quantiles(scattered: Tensor) -> Estimate:
-    """Return the estimate and its resamples' outer quantiles."""
+def quantiles(scattered: Tensor) -> Estimate:
+    """Return the estimate and its resamples' outer quantiles, given [1 + R]."""
     ordered = scattered[1:].sort().values
     last = len(ordered) - 1
     low, high = (ordered[round(each * last)] for each in (LEVEL / 2, 1 - LEVEL / 2))
-    return Estimate(float(scattered[0]), float(low), float(high))
+    return Estimate.around(float(scattered[0]), float(low), float(high))
 
 
-def _best_shares(errors: Tensor) -> list[float]:
+def best_shares(errors: Tensor) -> list[float]:
     """Return how often each of the columns [R, shapes] is the smallest."""
     defined = torch.isfinite(errors).any(1)
     best = errors[defined].argmin(1)
@@ -295,8 +302,6 @@ def _best_shares_per_second(errors: Tensor, times: list[float | None]) -> list[f
     known = [k for k, each in enumerate(times) if each is not None]
     shares: list[float | None] = [None] * len(times)
     spent = torch.tensor([times[k] for k in known], dtype=errors.dtype)
-    for k, share in zip(
-        known, _best_shares(errors[:, known] * spent) if known else [], strict=True
-    ):
+    for k, share in zip(known, best_shares(errors[:, known] * spent) if known else [], strict=True):
         shares[k] = share
     return shares

@@ -26,6 +26,7 @@ from isobatch.pages.figures import (
     rows_figure,
     ticks,
 )
+from isobatch.probe.reference import BIASES, NAMES
 
 Measured = Sequence[float | None] | float | None
 """A value, alone or with the bounds of its interval; None for what is not known."""
@@ -35,11 +36,10 @@ GREY = COLOURS[-1]
 LOG = {"type": "log", "exponentformat": "none"}
 CURVE = {"bias2": "bias²", "variance": "variance", "error": "error: bias² + variance"}
 MARKS = {
-    "best": ("best per sample", "star", 15, COLOURS[4]),
+    "best": ("best per transition", "star", 15, COLOURS[4]),
     "fastest": ("best per second", "diamond-open", 22, COLOURS[3]),
     "own": ("the recipe's shape", "circle-open", 30, GREY),
 }
-REFERENCES = {"monte-carlo": "Monte-Carlo returns", "gae": "GAE"}
 WITHIN_OR_ACROSS = {"within": "same environment", "across": "different environments"}
 DEEPEST = 1e3
 """How far below the smallest error the curve is drawn: deeper parts decide nothing."""
@@ -51,10 +51,11 @@ def curve(entry: Entry) -> Figure:
     """Draw error, squared bias and variance of every shape of as many samples."""
     names = [Shape(shape["n_envs"], shape["n_steps"]).name for shape in entry["shapes"]]
     series = {
-        name: _band([shape[kind] for shape in entry["shapes"]]) for kind, name in CURVE.items()
+        name: _band([shape[kind] for shape in entry["shapes"]])
+        for kind, name in (CURVE | {"bias2": f"{BIASES[entry['reference']]}²"}).items()
     }
     floor = _floor(series)
-    title = f"Against {REFERENCES[entry['reference']]}"
+    title = f"Against {NAMES[entry['reference']]}"
     layout = base_layout(title, "environments x steps", "relative to |G|²", 6)
     layout["xaxis"] |= ticks([label(name) for name in names])
     layout["yaxis"] |= LOG | {"range": [math.log10(floor), None]}
@@ -109,7 +110,7 @@ def noise(entries: list[Entry], samples: int) -> Figure:
         for row, (entry, scale) in enumerate(zip(entries, scales, strict=True))
     ]
     names = [f"{label(entry['shape'])}<br>{label(entry['estimator'])}" for entry in entries]
-    figure = rows_figure("Noise scale", "samples", traces, names)
+    figure = rows_figure("Noise scale", "transitions", traces, names)
     figure["layout"]["xaxis"] |= LOG | {"range": [math.log10(least), math.log10(most)]}
     figure["layout"]["shapes"] = [
         {"type": "line", "x0": samples, "x1": samples, "y0": 0, "y1": 1, "yref": "paper",
@@ -170,7 +171,7 @@ def lags(entries: list[Entry]) -> Figure:
 
 def bias(entries: list[Entry]) -> Figure:
     """Draw the gradient's bias by the rollout's length."""
-    return _by_length(entries, "bias", "Bias of the gradient", "relative to |G|")
+    return _by_length(entries, "bias", "Bias of the gradient, not rescaled", "|b| / |G|")
 
 
 def advantage_error(entries: list[Entry]) -> Figure:
@@ -181,7 +182,7 @@ def advantage_error(entries: list[Entry]) -> Figure:
 def _by_length(entries: list[Entry], kind: str, title: str, unit: str) -> Figure:
     every = sorted({steps for entry in entries for steps in entry["n_steps"]})
     series = {
-        f"{REFERENCES[entry['reference']]}, λ = {entry['gae_lambda']}": _placed(
+        f"{BIASES[entry['reference']].removesuffix(' bias')}, λ = {entry['gae_lambda']}": _placed(
             entry["n_steps"], every, entry[kind]
         )
         for entry in entries
@@ -218,8 +219,11 @@ def _placed(at: list[int], every: list[int], measured: Sequence[Measured]) -> Ba
 
 
 def _clipped(band: Band, floor: float, highest: float) -> Band:
-    """Return what a logarithmic axis can draw of a band; one without bound ends at the top."""
-    middle = np.where(band.middle > 0, band.middle, math.nan)
+    """Return what a logarithmic axis can draw of a band; one without bound ends at the top.
+
+    A value below the axis is not drawn, since the part of its band that is would not hold it.
+    """
+    middle = np.where(band.middle >= floor, band.middle, math.nan)
     return Band(middle, np.maximum(band.low, floor), np.clip(band.high, floor, highest))
 
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import torch
 
 from isobatch import algos
-from isobatch.batch import Shape
 from isobatch.envs import MakeEnv
 from isobatch.errors import UserError
 from isobatch.machine import give_back_memory, torch_threads
 from isobatch.noise.samples import output_of
 from isobatch.probe import curve
-from isobatch.probe.batches import Batches, take_apart
+from isobatch.probe.batches import take_apart
+from isobatch.probe.collapse import exploration
 from isobatch.probe.collection import Experience, collect
+from isobatch.probe.compare import compare, to_compare
 from isobatch.probe.credit import numbered
+from isobatch.probe.findings import Findings
 from isobatch.probe.gradients import Directions, directions
 from isobatch.probe.plan import Plan, Question, check, gae_lambda, has_returns, make_plan
-from isobatch.probe.reference import Kind, Returns, monte_carlo
+from isobatch.probe.reference import Kind, monte_carlo
 from isobatch.recipe import Recipe
 from isobatch.run.policy import Policy
 from isobatch.run.timing import trial
@@ -30,75 +34,9 @@ from isobatch.run.timing import trial
 MOST_ENVS, MOST_IMAGE_ENVS = 1024, 256
 """Wider shapes are not timed: making that many environments takes too long."""
 
+PACKAGE = Path(__file__).parents[1]
 Progress = Callable[[str, int, int], None]
 """(what, done so far, of how many or 0) -> None."""
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What one policy's gradients are like."""
-
-    policy: Policy
-    question: Question
-    own: Shape
-    samples: int
-    """The size of batch the curve is for."""
-    experience: Experience
-    directions: Directions
-    seconds: float
-    batches: list[Batches]
-    biases: list[curve.Bias]
-    """Against GAE that looks on; the recipe's own lambda first."""
-    returns: Returns | None
-    """Whole returns; None where they are not what advantages estimate."""
-    against_returns: curve.Bias | None
-    """The bias of the recipe's own lambda against them."""
-    curves: dict[Kind, list[curve.Point]]
-    """Each reference's, the one to advise by first."""
-
-    @property
-    def reference(self) -> Kind:
-        """What advice rests on: whole returns, where there are any."""
-        return next(iter(self.curves))
-
-    @property
-    def curve(self) -> list[curve.Point]:
-        """The curve that advice rests on."""
-        return self.curves[self.reference]
-
-    def bias(self, reference: Kind) -> curve.Bias:
-        """Return the bias of the recipe's own lambda against a reference."""
-        if reference == "monte-carlo":
-            assert self.against_returns is not None
-            return self.against_returns
-        return self.biases[0]
-
-    def is_decided(self, reference: Kind) -> bool:
-        """Say whether a reference's gradient stands out of its noise, so that shapes compare."""
-        known = any(math.isfinite(shape.error.value) for shape in self.curves[reference])
-        return known and self.bias(reference).is_decided
-
-    @property
-    def has_advice(self) -> bool:
-        """True where the reference to advise by tells its gradient from noise."""
-        return self.is_decided(self.reference)
-
-    def best(self, updates: int = 1, reference: Kind | None = None) -> curve.Point:
-        """Return the shape with the smallest error to a sample.
-
-        Over several `updates` at much the same policy noise averages out, and bias does not.
-        """
-        shapes = self.curves[reference or self.reference]
-        return min(shapes, key=lambda shape: shape.error_over(updates))
-
-    def best_per_second(self, reference: Kind | None = None) -> curve.Point | None:
-        """Return the shape with the smallest error x seconds, where shapes were timed."""
-        shapes = self.curves[reference or self.reference]
-        timed = [(each, each.steps_per_second) for each in shapes]
-        known = [(each, speed) for each, speed in timed if speed is not None]
-        if not known:
-            return None
-        return min(known, key=lambda pair: pair[0].error.value / pair[1])[0]
 
 
 def investigate(
@@ -115,7 +53,12 @@ def investigate(
     plan = make_plan(policy, question)
     images = policy.observation_layout.image is not None
     with torch_threads(recipe.machine.threads, images):
-        experience = _collected(policy, plan, question, make_env, progress)
+        with _caught_warnings() as cautions:
+            experience = _collected(policy, plan, question, make_env, progress)
+        spread = None
+        if recipe.algorithm.policy_gradient:
+            distribution = policy.model.distribution
+            spread = exploration(distribution, policy.action_layout, experience.rollout)
         found = _directions(policy, question, experience, plan, progress)
         rollout = experience.rollout
         pairs = numbered(rollout.observations, rollout.actions[: plan.n_rows])
@@ -138,7 +81,8 @@ def investigate(
         if has_returns(recipe):
             returns = monte_carlo(experience, plan.n_rows, gamma)
             held = curve.against_returns(biases[0], returns.advantages, experience, found, gamma)
-        timed = question.speed and make_env is None and untimed(recipe) is None
+        reason = untimed(recipe) if question.speed else None
+        timed = question.speed and make_env is None and reason is None
         progress("timing shapes" if timed else "comparing shapes", 0, 0)
         seconds = cache(_iteration_seconds(recipe, images)) if timed else None
         curves: dict[Kind, list[curve.Point]] = {
@@ -146,9 +90,13 @@ def investigate(
             for each in (held, biases[0])
             if each is not None
         }
+        advising = held or biases[0]
+        shapes = to_compare(plan.shapes, curves[advising.kind])
+        compared = compare(advising, shapes)
     return Findings(
         policy, question, plan.own, plan.samples, experience, found,
-        time.perf_counter() - began, decomposed, biases, returns, held, curves,
+        time.perf_counter() - began, decomposed, biases, returns, held, curves, compared, spread,
+        reason, cautions,
     )  # fmt: skip
 
 
@@ -159,6 +107,19 @@ def untimed(recipe: Recipe) -> str | None:
     except UserError as error:
         return str(error)
     return None
+
+
+@contextmanager
+def _caught_warnings() -> Iterator[list[str]]:
+    """Keep what Isobatch warns of meanwhile, for the answer to say; others are shown as ever."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        yield said
+    for each in caught:
+        if each.category is UserWarning and Path(each.filename).is_relative_to(PACKAGE):
+            said.append(str(each.message))
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def _collected(
@@ -202,7 +163,7 @@ def _directions(
 
     rollout = experience.rollout
     return directions(
-        output_of(policy.model, question.of),
+        output_of(policy.model, question.loss),
         policy.normalizer(rollout.observations),
         rollout.actions[: plan.n_rows],
         differentiated,

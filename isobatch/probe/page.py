@@ -11,8 +11,8 @@ from isobatch.errors import UserError, shown
 from isobatch.pages.figures import Figure
 from isobatch.pages.page import fill
 from isobatch.probe import figures
-from isobatch.probe.figures import REFERENCES
 from isobatch.probe.record import FORMAT
+from isobatch.probe.reference import BIASES, NAMES, Kind
 from isobatch.run.store import safe_name
 
 
@@ -39,13 +39,19 @@ def render(data: dict[str, Any]) -> str:
         source=source,
         samples=samples,
         points=points,
-        references=REFERENCES,
+        biases=BIASES,
+        passed_over=data["passed_over"],
     )
 
 
 def _point(number: int, point: dict[str, Any]) -> dict[str, Any]:
-    """Return a point with what its part of the page also says."""
+    """Return a point with what its part of the page also says.
+
+    Of a policy that has collapsed, no noise scale is shown: there is no gradient to compare it to.
+    """
+    collapsed = point["state"] == "collapsed"
     return point | {
+        "noise": [] if collapsed else point["noise"],
         "curves": [_named(curve) for curve in point["curves"] if curve["decided"]],
         "is_decided": bool(point["curves"]) and point["curves"][0]["decided"],
         "id": f"point-{number}",
@@ -62,7 +68,8 @@ def _named(curve: dict[str, Any]) -> dict[str, Any]:
     shapes = [
         shape | {"name": Shape(shape["n_envs"], shape["n_steps"]).name} for shape in curve["shapes"]
     ]
-    return curve | {"shapes": shapes, "against": REFERENCES[curve["reference"]]}
+    kind: Kind = curve["reference"]
+    return curve | {"shapes": shapes, "against": NAMES[kind], "bias_name": BIASES[kind]}
 
 
 def _place(point: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from isobatch import registry
 from isobatch.batch import Shape
 from isobatch.errors import UserError
-from isobatch.noise.samples import Of
+from isobatch.noise.samples import Loss
 from isobatch.recipe import Recipe
 from isobatch.run.policy import Policy
 
@@ -35,7 +35,8 @@ class Question:
     """Batch shapes to decompose; none: the recipe's own."""
     batches: int | None = None
     """Independent ones of each shape."""
-    of: Of = "policy"
+    loss: Loss = "policy"
+    """Whose gradient."""
     lambdas: tuple[float, ...] = ()
     """GAE's, beside the recipe's own, to measure the bias of short rollouts for."""
     speed: bool = True
@@ -45,10 +46,10 @@ class Question:
 
 def check(recipe: Recipe, question: Question) -> None:
     """Refuse what cannot be measured, saying what can."""
-    if not registry.find(recipe.algo).policy_gradient and question.of == "policy":
+    if not registry.find(recipe.algo).policy_gradient and question.loss == "policy":
         raise UserError(
             f"{recipe.algo} has no policy gradient, its policy follows the action values: use "
-            "--of value"
+            "--loss value"
         )
     for shape in question.shapes or (_own(recipe),):
         if shape.n_envs * _batch_count(question, images=False) < 2:
@@ -100,8 +101,9 @@ def make_plan(policy: Policy, question: Question) -> Plan:
     n_rows = longest
     while n_rows * 2 <= min(LONGER * longest, samples, most // n_envs):
         n_rows *= 2
-    wanted = {1 << k for k in range(20)} | {shape.n_steps for shape in (*shapes, own)}
-    lengths = sorted(each for each in wanted if each <= n_rows and samples % each == 0)
+    wanted = {each for k in range(20) if samples % (each := 1 << k) == 0}
+    wanted |= {shape.n_steps for shape in (*shapes, own)}
+    lengths = sorted(each for each in wanted if each <= n_rows)
     lambdas = {gae_lambda(recipe), *question.lambdas} | ({1.0} if has_returns(recipe) else set())
     discount = recipe.objective.gamma * max(lambdas)
     ahead = _horizon(discount, MOST_IMAGE_AHEAD if images else MOST_AHEAD)

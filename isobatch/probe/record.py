@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from isobatch.probe import curve
-from isobatch.probe.answer import answer
+from isobatch.probe.answer import answer, warnings
 from isobatch.probe.batches import Batches
-from isobatch.probe.laboratory import Findings
+from isobatch.probe.compare import Comparison
+from isobatch.probe.details import details
+from isobatch.probe.findings import Findings
 from isobatch.probe.plan import gae_lambda
 from isobatch.probe.reference import Kind
 
-FORMAT = 2
-"""Of probe.json: 1 had one reference, GAE that looks on."""
+FORMAT = 3
+"""Of probe.json: 1 had one reference, GAE that looks on; 2 had no comparison of shapes."""
 
 
-def record(found: list[Findings], run: str | None) -> dict[str, Any]:
+def record(
+    found: Sequence[Findings], run: str | None = None, passed_over: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return findings at one or more points of a run as plain data: probe.json."""
     first = found[0]
     recipe = first.policy.recipe
@@ -28,12 +33,22 @@ def record(found: list[Findings], run: str | None) -> dict[str, Any]:
             "env": recipe.env,
             "algo": recipe.algo,
             "policy": "trained" if first.policy.env_steps else "random",
-            "of": first.question.of,
+            "loss": first.question.loss,
             "shape": first.own.name,
             "gamma": recipe.objective.gamma,
             "gae_lambda": gae_lambda(recipe),
         },
-        "points": [_point(each) | {"answer": answer(each)} for each in found],
+        "passed_over": list(passed_over),
+        "points": [_point(each) | _said(each) for each in found],
+    }
+
+
+def _said(findings: Findings) -> dict[str, Any]:
+    """Return what the terminal and the page say."""
+    return {
+        "answer": answer(findings),
+        "warnings": warnings(findings),
+        "details": details(findings),
     }
 
 
@@ -42,6 +57,7 @@ def _point(findings: Findings) -> dict[str, Any]:
     total = policy.recipe.total_timesteps
     n_steps, n_envs = found.squares.shape
     return {
+        "state": _state(findings),
         "env_steps": policy.env_steps,
         "fraction": policy.env_steps / total if policy.env_steps else None,
         "collected": {
@@ -51,6 +67,22 @@ def _point(findings: Findings) -> dict[str, Any]:
             "burn_in": experience.burn_in,
             "episode_length": experience.episode_length,
             "seconds": findings.seconds,
+        },
+        "entropy": None if findings.exploration is None else findings.exploration.entropy,
+        "comparisons": [
+            _comparison(name, compared)
+            for name, compared in vars(findings.comparisons).items()
+            if compared is not None
+        ],
+        "sizing": {
+            name: {
+                "rows": each.rows,
+                "noise_scale": each.scale.json,
+                "verdict": "cannot tell" if findings.has_collapsed else each.verdict,
+                "steps_doubled": each.steps.json,
+                "samples_doubled": each.samples.json,
+            }
+            for name, each in (("minibatch", findings.minibatch), ("rollout", findings.rollout))
         },
         "parameters": found.n_parameters,
         "sketch": None
@@ -98,6 +130,25 @@ def _point(findings: Findings) -> dict[str, Any]:
         "bias": [_bias(each) for each in _biases(findings)],
         "returns": _returns(findings),
         "curves": [_curve(findings, reference) for reference in findings.curves],
+    }
+
+
+def _state(findings: Findings) -> str:
+    """Return whether there is a gradient to speak of: measured, no gradient or collapsed."""
+    if findings.has_collapsed:
+        return "collapsed"
+    return "measured" if findings.has_advice else "no gradient"
+
+
+def _comparison(over: str, compared: Comparison) -> dict[str, Any]:
+    return {
+        "over": over,
+        "shapes": [each.name for each in compared.shapes],
+        "batches": list(compared.batches),
+        "error": [each.json for each in compared.errors],
+        "wins": list(compared.wins),
+        "winner": compared.winner.name if compared.is_clear else None,
+        "ratio": compared.ratio.json,
     }
 
 
@@ -177,8 +228,8 @@ def _curve(findings: Findings, reference: Kind) -> dict[str, Any]:
         "without_signal": bias.share_without_signal,
         "endless_bias2": curve.endless_bias(bias).json,
         "samples": findings.samples,
-        "best": findings.best(1, reference).name if decided else None,
-        "best_over_ten": findings.best(10, reference).name if decided else None,
+        "best": findings.best(reference=reference).name if decided else None,
+        "best_over_ten": findings.best(True, reference).name if decided else None,
         "fastest": per_second.name if per_second else None,
         "own": findings.own.name,
         "shapes": [
@@ -190,6 +241,7 @@ def _curve(findings: Findings, reference: Kind) -> dict[str, Any]:
                 "error": each.error.json,
                 "steps_per_second": each.steps_per_second,
                 "wins": each.best_share,
+                "wins_over_ten": each.best_share_over_updates,
                 "wins_per_second": each.best_share_per_second,
             }
             for each in findings.curves[reference]

@@ -27,6 +27,10 @@ from isobatch.probe.collection import Experience
 
 Kind = Literal["monte-carlo", "gae"]
 """Whole returns; or GAE at the recipe's own lambda and value function, looking on."""
+NAMES: dict[Kind, str] = {"monte-carlo": "Monte-Carlo returns", "gae": "GAE"}
+BIASES: dict[Kind, str] = {"monte-carlo": "total bias", "gae": "bootstrapping bias"}
+"""What the bias against each is called: bootstrapping bias is the cost of ending rollouts. Total
+bias is that and the value function's errors; of rollouts without end, the value-function bias."""
 
 
 @dataclass(frozen=True)

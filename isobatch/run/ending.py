@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from isobatch.run.training import Run
+from isobatch.run.result import Run
 from isobatch.scaling.adaptive import PROBES_PER_MOVE, UNDECIDED
 from isobatch.text import counted
 

@@ -6,10 +6,10 @@ from hand_made import PLAIN, begin, experience
 from probe_envs import Counter
 
 from isobatch.advantages import gae
-from isobatch.cli.probe import untrained
 from isobatch.errors import UserError
 from isobatch.presets import preset
 from isobatch.probe.collection import Experience, collect
+from isobatch.probe.probing import untrained
 from isobatch.recipe import Recipe
 from isobatch.run.policy import Policy
 

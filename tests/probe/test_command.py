@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -11,9 +13,16 @@ import torch
 import isobatch
 from isobatch.batch import Shape
 from isobatch.cli import main
+from isobatch.cli.probe import _progress_bar
 from isobatch.estimate import Estimate
 from isobatch.noise.clusters import Clusters
-from isobatch.probe import Question, investigate
+from isobatch.probe import Probe, Question, investigate
+from isobatch.probe.answer import answer, warnings
+from isobatch.probe.details import details
+from isobatch.probe.page import render
+from isobatch.probe.record import record
+from isobatch.probe.tables import tables
+from isobatch.run.sealed import read_sealed, write_sealed
 
 
 @pytest.fixture(scope="module")
@@ -35,43 +44,145 @@ def refused(capsys, *arguments) -> str:
     return captured.err
 
 
-def test_it_answers_tabulates_and_writes(run, capsys):
-    assert main(["probe", str(run), "--shapes", "4x32,16x8", "--batches", "3"]) == 0
+@pytest.fixture(scope="module")
+def findings(run):
+    question = Question(shapes=(Shape(4, 8), Shape(8, 4)), batches=2, speed=False)
+    return investigate(isobatch.load(run), question)
+
+
+def test_it_answers_what_was_asked_first_and_writes(run, capsys):
+    assert main(["probe", str(run), "--shapes", "4x32,16x8", "--batches", "3", "--at", "1"]) == 0
     printed = capsys.readouterr().out
-    first, second = printed.splitlines()[1:3]
-    shape = re.match(r"at 128 samples per rollout: (\d+x\d+)\b.* has the smallest gradient", first)
-    assert "against Monte-Carlo returns" in first
-    assert shape is not None
-    assert re.match(rf"{shape[1]} has the smallest error in \d+% of bootstrap resamples", second)
+    lines = printed.splitlines()
+    assert re.match(
+        r"CartPole-v1, ppo: policy at 1,02\d env steps \(100% of the budget\)", lines[0]
+    )
+    verdict = r"4x32 or 16x8: (no clear winner \()?(4x32|16x8) has the smaller error in \d+% of"
+    assert re.match(verdict, lines[1])
+    joined = " ".join(printed.split())
     for word in (
-        "longer rollouts", "design effect", "effective sample size", "noise scale", "env steps/s",
-        "95% CI", "advantage error", "per-sample noise is", "per-trajectory noise",
-        "credit-assignment noise cannot be estimated: 0% of samples", "against GAE, which shares",
-        "rollouts without end", "have a cosine of", "see their episode terminate",
-    ):  # fmt: skip
-        assert word in printed
+        r"4x32 \(the recipe's\) error \S+ \[\S+, \S+\] \S+ env steps/s",
+        r"16x8 error \S+ \[\S+, \S+\] \S+ env steps/s",
+        r"error of (4x32 / error of 16x8|16x8 / error of 4x32): \S+ \[",
+        r"Smallest error of all shapes with 128 transitions: (undecided between )?\d+x\d+ \(\d+%",
+        r"; over 10 updates, (undecided between )?\d+x\d+ \(\d+%",
+        r"Smallest error x time on this machine: (undecided between )?\d+x\d+ \(\d+%",
+        r"Record: ",
+        r"Minibatch of 64 transitions: .*noise scale \S+ \[",
+        r"Rollout of 128 transitions: .*noise scale \S+ \[",
+        r"saved to ",
+    ):
+        assert re.search(word, joined), word
+    assert max(map(len, lines[:-1])) <= 80
+    assert len(lines) <= 24
     data = json.loads((run / "probe.json").read_text())
     (point,) = data["points"]
     assert data["source"]["shape"] == "4x32"
-    assert point["answer"][0] == first
+    assert point["answer"][0].startswith("4x32 or 16x8: ")
+    assert point["state"] == "measured"
     assert point["env_steps"] == pytest.approx(1024, abs=4)
+    assert [each["over"] for each in point["comparisons"]] == ["update", "updates"]
+    assert point["comparisons"][0]["shapes"] == ["4x32", "16x8"]
+    assert {name: each["rows"] for name, each in point["sizing"].items()} == {
+        "minibatch": 64, "rollout": 128,
+    }  # fmt: skip
     assert [row["shape"] for row in point["decomposition"]] == ["4x32", "4x32", "16x8", "16x8"]
     assert len(point["agreement"][0]["cosines"]) == 3
     assert {row["estimator"] for row in point["noise"]} == {
-        "per-sample", "two-batch", "per-environment",
+        "per-sample", "two-batch", "per-environment", "minibatch",
     }  # fmt: skip
     assert [each["reference"] for each in point["curves"]] == ["monte-carlo", "gae"]
     for each in point["curves"]:
         names = [f"{shape['n_envs']}x{shape['n_steps']}" for shape in each["shapes"]]
         assert names == ["128x1", "64x2", "32x4", "16x8", "8x16", "4x32", "2x64", "1x128"]
         assert each["decided"]
-        assert each["best"] in names
-    assert point["curves"][0]["best"] == shape[1]
+        wins = [shape["wins"] for shape in each["shapes"]]
+        assert each["best"] == names[wins.index(max(wins))]
+        for shape in each["shapes"]:
+            for value, low, high in (shape["bias2"], shape["variance"], shape["error"]):
+                assert value is None or low <= value
+                assert high is None or (value is not None and value <= high)
     assert point["returns"]["complete"] > 0.9
     assert [each["covered"] for each in point["credit"]] == [0, 0]
     assert [each["variance"] for each in point["credit"]] == [None, None]
     assert [each["by_chance"] for each in point["minibatches"]] == pytest.approx([0.5**0.5] * 2)
     assert "<html" in (run / "probe.html").read_text()
+
+
+def test_what_it_rests_on_is_behind_verbose(findings):
+    found = Probe([findings])
+    brief, full = str(found), found.verbose()
+    assert full.startswith(brief)
+    for word in (
+        "er rollouts, ", "design effect", "effective sample size", "advantage error",
+        "per-sample noise is", "per-trajectory noise", "against GAE, which shares",
+        "credit-assignment noise cannot be estimated: 0% of", "bootstrapping bias^2",
+        "total bias^2", "value-function bias", "a minibatch is the whole", "tr(Sigma)",
+    ):  # fmt: skip
+        assert word in " ".join(full.split()), word
+        assert word not in brief
+    assert max(map(len, full.splitlines())) <= 80
+
+
+def test_python_says_what_the_command_does(run, tmp_path, capsys):
+    where = ["--json", str(tmp_path / "a.json"), "--page", str(tmp_path / "b.html")]
+    assert main(["probe", str(run), "--no-speed", *where]) == 0
+    printed = capsys.readouterr().out
+    found = isobatch.probe.run(run, speed=False)
+    assert printed == f"{found}\nsaved to {tmp_path / 'a.json'} and {tmp_path / 'b.html'}\n"
+    data = json.loads((tmp_path / "a.json").read_text())
+    for each in (data, ours := json.loads(json.dumps(found.to_dict()))):
+        del each["points"][0]["collected"]["seconds"]
+    assert data == ours
+    (findings,) = found.findings
+    assert findings.policy.env_steps == pytest.approx(512, abs=130), "half of the budget"
+    assert "<h4>CartPole-v1, ppo" in found._repr_html_()
+    assert "<html" in found.page()
+
+
+def collapse(tensors: dict) -> None:
+    """Make the first action certain."""
+    bias = next(name for name in tensors if name.endswith("actor.head.bias"))
+    tensors[bias] = torch.tensor([50.0, -50.0])
+
+
+def test_a_policy_that_has_collapsed_names_no_shape(run):
+    policy = isobatch.load(run)
+    state = policy.model.state_dict()
+    collapse(state)
+    policy.model.load_state_dict(state)
+    found = isobatch.probe.run(policy, shapes="4x8,8x4", batches=2, speed=False)
+    text = str(found)
+    assert "The policy has collapsed" in text
+    assert not re.search(r"\dx\d|noise scale|too small|no clear winner", text)
+    (point,) = found.to_dict()["points"]
+    assert point["state"] == "collapsed"
+    assert not any(each["decided"] for each in point["curves"])
+    page = found.page()
+    assert "The policy has collapsed" in page
+    assert "point-1-noise" not in page
+    value = Question(shapes=(Shape(4, 8),), batches=2, loss="value", speed=False)
+    assert not replace(found.findings[0], question=value).has_collapsed, "values still learn"
+
+
+def test_without_a_gradient_at_half_of_the_budget_it_probes_earlier(run, tmp_path):
+    path = tmp_path / "solved"
+    shutil.copytree(run, path)
+    early, middle, _ = sorted((path / "policies").glob("0*.safetensors"))
+    tensors, description = read_sealed(middle)
+    collapse(tensors)
+    middle.unlink()
+    write_sealed(middle, tensors, description)
+    found = isobatch.probe.run(path, shapes=[Shape(4, 8)], batches=2, speed=False)
+    (findings,) = found.findings
+    assert findings.policy.env_steps == int(early.stem)
+    text = " ".join(str(found).split())
+    assert f"The policy at {int(middle.stem):,} env steps" in text
+    assert "has collapsed: probed an earlier one." in text
+    assert found.to_dict()["passed_over"] == found.passed_over
+    assert found.passed_over[0] in found.page()
+    (there,) = isobatch.probe.run(path, shapes="4x8", batches=2, speed=False, at=0.5).findings
+    assert there.has_collapsed, "what --at names is probed"
 
 
 def test_parts_of_a_run_and_files_of_ones_own(run, tmp_path, capsys):
@@ -83,16 +194,24 @@ def test_parts_of_a_run_and_files_of_ones_own(run, tmp_path, capsys):
     assert held == [("monte-carlo", 0.9), ("gae", 0.9), ("gae", 1.0)]
     assert data["points"][0]["curves"][0]["fastest"] is None
     assert (tmp_path / "b.html").exists()
-    assert "% of its budget" in capsys.readouterr().out
+    assert "% of the budget" in capsys.readouterr().out
 
 
 def test_an_untrained_policy_of_an_environment(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    arguments = ["--policy", "random", "--shapes", "4x8", "--no-speed", "--of", "value"]
+    arguments = [
+        "--policy",
+        "random",
+        "--shapes",
+        "4x8",
+        "--no-speed",
+        "--of",
+        "value",
+    ]  # Its name until 0.2.0.
     assert main(["probe", "FrozenLake8x8-v1", *arguments]) == 0
     data = json.loads((tmp_path / "probe.json").read_text())
     assert data["source"]["policy"] == "random"
-    assert data["source"]["of"] == "value"
+    assert data["source"]["loss"] == "value"
     assert not any(row["normalized"] for row in data["points"][0]["decomposition"])
     assert "untrained" in capsys.readouterr().out
 
@@ -104,9 +223,11 @@ def test_a_q_network_has_the_gradient_of_its_values(tmp_path, capsys):
         total_timesteps=512, hidden_sizes=[8],
     )  # fmt: skip
     assert "no policy gradient" in (line := refused(capsys, path))
-    assert "--of value" in line
-    assert main(["probe", str(path), "--of", "value", "--no-speed"]) == 0
-    assert "its errors are not seen" in capsys.readouterr().out
+    assert "--loss value" in line
+    assert main(["probe", str(path), "--loss", "value", "--no-speed"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the value function's own errors are not seen" in printed
+    assert "own errors are not seen" in (path / "probe.html").read_text()
     (point,) = json.loads((path / "probe.json").read_text())["points"]
     assert [each["reference"] for each in point["curves"]] == ["gae"], "its targets are greedy"
     assert point["returns"] is None
@@ -114,7 +235,7 @@ def test_a_q_network_has_the_gradient_of_its_values(tmp_path, capsys):
 
 def test_states_that_come_twice_tell_the_noise_of_credit_assignment(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    arguments = ["--policy", "random", "--shapes", "8x16", "--no-speed"]
+    arguments = ["--policy", "random", "--shapes", "8x16", "--no-speed", "--verbose"]
     assert main(["probe", "FrozenLake8x8-v1", *arguments]) == 0
     assert "8x16: credit-assignment noise is " in capsys.readouterr().out
     (point,) = json.loads((tmp_path / "probe.json").read_text())["points"]
@@ -131,7 +252,7 @@ def no_number(name):
 def test_an_interval_without_a_bound_is_said_to_have_none(run, tmp_path, capsys):
     """Four environments are too few: this ended in an OverflowError."""
     record, page = tmp_path / "a.json", tmp_path / "b.html"
-    where = ["--json", str(record), "--page", str(page), "--no-speed"]
+    where = ["--json", str(record), "--page", str(page), "--no-speed", "--verbose"]
     assert main(["probe", str(run), "--shapes", "2x64", "--batches", "2", *where]) == 0
     assert re.search(r"raw advantages +\S+ \[\S+, inf\]", capsys.readouterr().out)
     data = json.loads(record.read_text(), parse_constant=no_number)
@@ -142,10 +263,16 @@ def test_an_interval_without_a_bound_is_said_to_have_none(run, tmp_path, capsys)
     assert f"{value:#.4g} <small>[{low:#.4g}, ∞]" in page.read_text(encoding="utf-8")
 
 
-def test_shapes_of_different_sizes_are_warned_of(run, tmp_path, capsys):
-    where = ["--json", str(tmp_path / "a.json"), "--page", str(tmp_path / "b.html"), "--no-speed"]
-    assert main(["probe", str(run), "--shapes", "4x8,4x16", *where]) == 0
-    assert "! the shapes differ in size (4x8 = 32, 4x16 = 64)" in capsys.readouterr().out
+def test_shapes_of_different_sizes_are_compared_both_ways(run):
+    found = isobatch.probe.run(run, shapes="4x8,4x16,4x6", batches=2, speed=False, at=1)
+    text = " ".join(str(found).split())
+    assert "4x8 or 4x16 or 4x6: " in text
+    assert "They differ in size (4x8 has 32, 4x16 has 64, 4x6 has 24 transitions)" in text
+    assert "At the same number of transitions, " in text
+    assert "Smallest error of all shapes with 32 transitions: " in text
+    (findings,) = found.findings
+    assert findings.comparisons.transitions is not None
+    assert findings.comparisons.transitions.batches == (2, 1, 64 / 24)
 
 
 def test_mistakes_are_one_line(run, tmp_path, capsys):
@@ -184,15 +311,7 @@ def test_what_is_measured_does_not_depend_on_when(run):
     assert first.curve == again.curve
 
 
-def test_a_gradient_too_noisy_to_measure_names_no_shape(run):
-    from isobatch.probe.answer import answer
-    from isobatch.probe.page import render
-    from isobatch.probe.record import record
-    from isobatch.probe.tables import tables
-
-    findings = investigate(
-        isobatch.load(run), Question(shapes=(Shape(4, 8),), batches=2, speed=False)
-    )
+def test_a_gradient_too_noisy_to_measure_names_no_shape(findings):
     assert findings.against_returns is not None
     assert findings.has_advice
     noise = torch.randn(64, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -200,43 +319,113 @@ def test_a_gradient_too_noisy_to_measure_names_no_shape(run):
     noisy = replace(findings, against_returns=replace(findings.against_returns, reference=lost))
     assert not noisy.has_advice
     lines = answer(noisy)
-    assert "undecided, too noisy to choose a shape. Against Monte-Carlo returns" in lines[0]
-    assert "cannot see its errors" in lines[1], "GAE is decided, and advises nothing"
-    assert not any(line.startswith("against Monte-Carlo returns") for line in tables(noisy))
-    assert any(line.startswith("against GAE") for line in tables(noisy))
-    (point,) = record([noisy], None)["points"]
+    assert lines[0].startswith("No gradient distinguishable from its noise, so no shape is named")
+    assert "or an earlier policy (--at)" in lines[1]
+    assert not any("Smallest error" in line or "error of" in line for line in lines)
+    assert any("cannot see its errors" in line for line in details(noisy)), "GAE is decided"
+    assert not any("against Monte-Carlo returns" in line for line in tables(noisy))
+    assert any("against GAE" in line for line in tables(noisy))
+    (point,) = record([noisy])["points"]
     assert [(each["decided"], each["best"] is None) for each in point["curves"]] == [
         (False, True), (True, False),
     ]  # fmt: skip
-    assert "undecided" in render(record([noisy], None))
+    assert "no shape is named" in render(record([noisy]))
 
 
-def test_a_shape_without_any_error_is_not_advised(run):
-    from isobatch.probe.answer import answer
-
-    findings = investigate(
-        isobatch.load(run), Question(shapes=(Shape(4, 8),), batches=2, speed=False)
-    )
+def test_a_shape_without_any_error_is_not_advised(findings):
     blank = [replace(each, error=each.error._replace(value=math.inf)) for each in findings.curve]
     noisy = replace(findings, curves=findings.curves | {"monte-carlo": blank})
     assert not noisy.has_advice
-    assert "undecided" in answer(noisy)[0]
+    assert "no shape is named" in answer(noisy)[0]
 
 
-def test_correlation_is_called_significant_only_where_zero_is_outside_its_interval(run):
-    from isobatch.probe.answer import answer
+def test_a_shape_is_named_where_it_nearly_always_wins_and_else_those_it_may_be(findings):
+    def line(*shares: float) -> str:
+        points = [replace(each, best_share=0.0) for each in findings.curve]
+        for k, share in enumerate(shares):
+            points[k] = replace(points[k], best_share=share)
+        changed = replace(findings, curves=findings.curves | {"monte-carlo": points})
+        return next(each for each in answer(changed) if each.startswith("Smallest error of all"))
 
-    findings = investigate(
-        isobatch.load(run), Question(shapes=(Shape(4, 8),), batches=2, speed=False)
+    assert "transitions: 32x1 (96% of bootstrap resamples); over" in line(0.96, 0.04)
+    both = line(0.27, 0.71, 0.02)
+    assert "undecided between 16x2 (71% of bootstrap resamples) and 32x1 (27%); over" in both
+    many = line(0.4, 0.3, 0.2, 0.1)
+    assert "32x1 (40% of bootstrap resamples), 16x2 (30%), 8x4 (20%) and others; over" in many
+
+
+@pytest.mark.parametrize(("wins", "said"), [(0.97, "8x4 has"), (0.9, "no clear winner (8x4 has")])
+def test_asked_shapes_come_first_and_are_told_apart_only_where_one_nearly_always_wins(
+    findings, wins, said
+):
+    compared = findings.comparisons
+    update = replace(compared.update, wins=(1 - wins, wins))
+    lines = answer(replace(findings, comparisons=replace(compared, update=update)))
+    share = f"{wins:.0%}"
+    expected = f"4x8 or 8x4: {said} the smaller error in {share} of bootstrap resamples"
+    assert lines[0].startswith(expected)
+    names = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert names == ["4x8", "8x4", "error"]
+
+
+def test_what_doubling_buys_is_said_unless_the_noise_scale_has_no_bound(findings):
+    def lines(scale: Estimate) -> str:
+        (first, *rest) = findings.batches
+        noise = [replace(each, noise_scale=scale) for each in first.noise]
+        changed = replace(findings, batches=[replace(first, noise=noise), *rest])
+        return "\n".join(answer(changed))
+
+    small = lines(Estimate(6400.0, 3200.0, 9600.0))
+    assert "Minibatch of 64 transitions: too small, noise scale 6,400 [3,200, 9,600]" in small
+    assert "Doubling it: 0.505 [0.503, 0.51] times the gradient steps" in small
+    assert "1.01x the transitions processed" in small
+    assert "Rollout of 128 transitions: too small" in small
+    assert "Doubling it to 8x32: 0.51 [0.507, 0.519] times the iterations" in small
+    assert "Minibatch of 64 transitions: too large" in lines(Estimate(16.0, 8.0, 24.0))
+    assert "Minibatch of 64 transitions: about right," in lines(Estimate(64.0, 40.0, 100.0))
+    lost = lines(Estimate(6400.0, 3200.0, math.inf))
+    assert "cannot tell if it is too small, noise scale 6,400 [3,200, inf]" in lost
+    assert "Doubling" not in lost
+
+
+def test_warnings_are_the_same_in_the_terminal_and_on_the_page(findings):
+    changed = replace(
+        findings,
+        cautions=["environments are copies"],
+        untimed="no such objective",
+        experience=replace(findings.experience, episode_length=None, burn_in=1),
     )
+    found = Probe([changed])
+    lines = warnings(changed)
+    assert len(lines) == 3
+    text, page = " ".join(str(found).split()), found.page()
+    for line in lines:
+        assert f"! {line}" in text
+        assert line[1:] in page
+    assert "no episode ended within 1 step:" in text
 
+
+def test_correlation_is_called_significant_only_where_zero_is_outside_its_interval(findings):
     def line(covariance: Estimate) -> str:
-        (batches,) = findings.batches
+        batches = findings.batches[0]
         raw = replace(batches.raw, covariance=covariance)
         changed = replace(findings, batches=[replace(batches, raw=raw)])
-        return next(each for each in answer(changed) if each.startswith("4x8: "))
+        return next(each for each in details(changed) if each.startswith("4x8: "))
 
     assert "not significantly different from zero" in line(Estimate(0.1, -0.1, 0.3))
     assert "too few environments for an interval" in line(Estimate(0.1))
-    for covariance in (Estimate(0.2, 0.1, 0.3), Estimate(-0.2, -0.3, -0.1)):
-        assert "zero" not in line(covariance)
+    assert "zero" not in line(Estimate(0.2, 0.1, 0.3))
+    assert "negatively correlated" in line(Estimate(-0.2, -0.3, -0.1))
+
+
+def test_a_finished_bar_says_done(monkeypatch):
+    master, terminal = os.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(terminal, "w") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        with _progress_bar() as progress:
+            progress("computing gradients", 5, 10)
+        stream.flush()
+        shown = os.read(master, 1 << 16).decode()
+    os.close(master)
+    assert "done" in shown.rpartition("computing gradients")[2]

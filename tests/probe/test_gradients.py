@@ -6,7 +6,7 @@ from hand_made import PLAIN, begin, experience
 
 from isobatch import envs, losses
 from isobatch.algos.ppo import Gathering, terms
-from isobatch.noise.samples import Of, norms, output_of, per_sample
+from isobatch.noise.samples import Loss, norms, output_of, per_sample
 from isobatch.presets import preset
 from isobatch.probe.gradients import Sketch, directions
 from isobatch.recipe import Recipe
@@ -56,7 +56,7 @@ def test_scaled_by_advantages_their_mean_is_the_gradient_training_takes(objectiv
     samples = gather(torch.arange(advantages.numel()))
     policy, _ = terms(state.model, samples, recipe.objective, state.model.distribution, False)
     value = losses.value_loss(state.model(samples.observation)[1], samples.targets)
-    wanted: dict[Of, torch.Tensor] = {"policy": policy, "value": value}
+    wanted: dict[Loss, torch.Tensor] = {"policy": policy, "value": value}
     for of, loss in wanted.items():
         output = output_of(state.model, of)
         found = directions(output, {"vector": rollout.observations["vector"][:-1]}, rollout.actions)

@@ -13,7 +13,7 @@ N_ENVS, N_STEPS, SIZE = 32, 16, 4
 SQUARED = SIZE * SIGNAL**2
 
 
-@pytest.mark.parametrize("kind", ["per-sample", "two-batch", "per-environment"])
+@pytest.mark.parametrize("kind", ["per-sample", "two-batch", "per-environment", "minibatch"])
 def test_signal_and_trace_of_independent_samples_are_unbiased(kind, monkeypatch):
     without_intervals(monkeypatch)
     generator = torch.Generator().manual_seed(1)
@@ -27,19 +27,26 @@ def test_signal_and_trace_of_independent_samples_are_unbiased(kind, monkeypatch)
     assert ((found.mean(0) - truth).abs() < 4 * error).all()
 
 
-def test_only_the_per_environment_estimate_sees_correlation(monkeypatch):
+def test_what_each_estimate_sees_of_correlation(monkeypatch):
     without_intervals(monkeypatch)
     generator = torch.Generator().manual_seed(2)
     phi = 0.9
     effect = 1 + 2 * sum((1 - k / N_STEPS) * phi**k for k in range(1, N_STEPS))
-    traces = {"per-sample": [], "two-batch": [], "per-environment": []}
+    traces = {"per-sample": [], "two-batch": [], "per-environment": [], "minibatch": []}
+    signals = {kind: [] for kind in traces}
     for _ in range(100):
         for kind, each in noise_scale(correlated(generator, (N_ENVS, N_STEPS, SIZE), phi)).items():
             traces[kind].append(each.trace.value)
+            signals[kind].append(each.signal.value)
     means = {kind: sum(values) / len(values) for kind, values in traces.items()}
     assert means["per-environment"] == pytest.approx(SIZE * effect, rel=0.05)
     assert means["per-sample"] == pytest.approx(SIZE, rel=0.05)
     assert means["two-batch"] == pytest.approx(SIZE, rel=0.1)
+    # Minibatches: the noise of single samples, and a gradient that correlation does not inflate.
+    assert means["minibatch"] == means["per-sample"]
+    assert signals["minibatch"] == signals["per-environment"]
+    too_large = sum(signals["per-sample"]) / sum(signals["minibatch"])
+    assert too_large > 1.02
 
 
 def test_the_scale_is_trace_over_signal_with_an_interval_around_it():

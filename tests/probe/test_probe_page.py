@@ -35,12 +35,14 @@ def test_every_section_is_there(page):
 
 
 def test_the_answer_comes_first(page):
-    start = page.words.index("At 1,024 samples: 64x16.")
-    assert page.words.index("Per second: 128x8") < page.words.index("lowest error")
+    start = page.words.index("4x32 or 64x16: 64x16 has the smaller error in 97%")
+    assert page.words.index("By time: 128x8") < page.words.index("lowest error")
+    assert start < page.words.index("No episode ended within 400 steps")
+    assert start < page.words.index("effective sample size 480")
     assert "After 100,000 environment steps, 100% of training" in page.words[:start]
     assert "Pendulum-v1, ppo" in page.words[:start]
-    assert "the recipe's 1,024 samples" in page.words
-    assert "26,480 samples from 80 environments" in page.words
+    assert "the recipe's rollout, 1,024 transitions" in page.words
+    assert "26,480 transitions from 80 environments" in page.words
     assert "projected to 2,048 dimensions" in page.words
     assert "squared norm of the reference gradient" in page.words
 
@@ -75,11 +77,11 @@ def test_the_curve_marks_its_winners_and_the_recipe(page):
     data = page.data["figures"]["point-1-curve-monte-carlo"]["data"]
     marks = {trace["name"]: trace["x"] for trace in data if trace["mode"] == "markers"}
     assert marks == {
-        "best per sample: 64x16": [4],
+        "best per transition: 64x16": [4],
         "best per second: 128x8": [3],
         "the recipe's shape: 16x64": [6],
     }
-    assert re.search(r"64x16 \S+ \[.*?\] .* 12,126 \d+% \d+% best per sample", page.words)
+    assert re.search(r"64x16 \S+ \[.*?\] .* 12,126 \d+% \d+% best per transition", page.words)
     assert re.search(r"1x1024 -0\.0001\d* \[.*?\] \S+ \[.*?\] \S+ \[.*?\] - \d+%", page.words)
 
 
@@ -114,16 +116,20 @@ def test_a_variance_without_bound_is_said_and_leaves_the_figure():
 
 def test_both_references_are_there_and_what_the_value_function_costs(page):
     assert "Advice rests on Monte-Carlo returns." in page.words
-    assert "83% of the samples see their episode terminate" in page.words
+    assert "83% of the transitions see their episode terminate" in page.words
     assert "The value function is left 3.1% of the weight" in page.words
-    for name in ("against Monte-Carlo returns bias²", "against GAE bias²"):
+    for name in ("against Monte-Carlo returns total bias²", "against GAE bootstrapping bias²"):
         assert name in page.words
+    assert "value-function bias 0.95 no end 0.3000 [0.2000, 0.4000]" in page.words
+    names = {trace["name"] for trace in page.data["figures"]["point-1-bias"]["data"]}
+    assert {"total, λ = 0.95", "bootstrapping, λ = 0.95"} <= names
     assert page.words.count("no end 0.2500 [0.2000, 0.3000]") == 1
     assert "not distinguishable from its noise" not in page.words
 
 
 def test_a_reference_that_is_lost_in_noise_advises_nothing():
     data = made_up()
+    data["points"][0] |= {"state": "no gradient"}
     data["points"][0]["curves"][0] |= {"decided": False, "best": None}
     page = Elements(render(data))
     words = "their gradient is not distinguishable from its noise, so no shape is advised"
@@ -134,10 +140,38 @@ def test_a_reference_that_is_lost_in_noise_advises_nothing():
     assert card == "card undecided"
 
 
+def test_a_policy_that_has_collapsed_gets_no_noise_scale_and_no_curve():
+    data = made_up()
+    (point,) = data["points"]
+    point |= {"state": "collapsed", "answer": ["The policy has collapsed."]}
+    for curve in point["curves"]:
+        curve |= {"decided": False, "best": None}
+    data["passed_over"] = ["The policy at 500 env steps (50%) has collapsed: probed an earlier one"]
+    page = Elements(render(data))
+    assert not {"point-1-noise", "point-1-curve-gae"} & set(page.data["figures"])
+    assert "Far to the right of it" not in page.words
+    assert "(50%) has collapsed: probed an earlier one." in page.words
+
+
+def test_no_value_is_drawn_outside_its_band():
+    data = made_up()
+    shape = data["points"][0]["curves"][0]["shapes"][3]
+    shape["variance"] = [1e-9, 1e-10, 1e-8]
+    traces = Elements(render(data)).data["figures"]["point-1-curve-monte-carlo"]["data"]
+    bands = [trace["y"] for trace in traces if trace.get("meta") == "band"]
+    lines = [trace["y"] for trace in traces if trace.get("mode") == "lines+markers"]
+    lows, highs = bands[::2], bands[1::2]
+    assert len(lows) == len(highs) == len(lines) == 3
+    assert None in lines[1], "far below the axis"
+    for band in zip(lows, lines, highs, strict=True):
+        for low, value, high in zip(*band, strict=True):
+            assert value is None or low <= value <= high
+
+
 def test_parts_of_the_noise_are_named_and_what_cannot_be_estimated_is_not_a_number(page):
     assert "Credit-assignment noise of 4x32" in page.words
     assert "0.01230, part of the individual variance" in page.words
-    assert "it cannot be estimated from these data. 2% of the samples" in page.words
+    assert "it cannot be estimated from these data. 2% of the transitions" in page.words
     assert "4x32 32 0.6100 [0.2000, 0.9000] 0.5000" in page.words
 
 
@@ -150,7 +184,7 @@ def test_what_is_no_record_is_refused_in_a_line(data):
 
 def test_a_record_of_another_format_is_refused_in_a_line():
     data = made_up() | {"format": 1}
-    with pytest.raises(UserError, match="recorded in format 1, of which this version reads 2") as e:
+    with pytest.raises(UserError, match="recorded in format 1, of which this version reads 3") as e:
         render(data)
     assert "\n" not in str(e.value)
 
@@ -177,7 +211,7 @@ def test_values_without_intervals_are_enough():
     assert "projected" not in page.words
     curve = page.data["figures"]["point-1-curve-monte-carlo"]["data"]
     assert [trace["name"] for trace in curve if trace["mode"] == "markers"] == [
-        "best per sample: 64x16"
+        "best per transition: 64x16"
     ]
 
 
@@ -195,7 +229,8 @@ def test_names_from_files_are_text():
     data = made_up()
     data["source"] |= {"env": HOSTILE, "run": HOSTILE, "algo": "<b>ppo</b>"}
     (point,) = data["points"]
-    point["answer"] = [f"At {HOSTILE}", HOSTILE]
+    point |= {name: [f"At {HOSTILE}", HOSTILE] for name in ("answer", "warnings", "details")}
+    data["passed_over"] = [HOSTILE]
     for name in ("decomposition", "noise", "agreement", "lags"):
         point[name][0]["shape"] = HOSTILE
     text = render(data)
