@@ -285,6 +285,35 @@ def entropy_collapse(run: History) -> Finding | None:
     return problem(left, ENTROPY_LEFT, f"{said}: {text}", advice, change)
 
 
+LARGE_BONUS, ENTROPY_KEPT = 0.1, 0.9
+
+
+@rule(
+    f"ent_coef over {LARGE_BONUS:g}, and after a quarter of the budget entropy over "
+    f"{ENTROPY_KEPT:.0%} of the uniform policy's, or of continuous actions no lower than at first"
+    f"{LEARNING}",
+    OURS,
+)
+def entropy_bonus(run: History) -> Finding | None:
+    """The bonus outweighs the reward: the policy stays random."""
+    entropy, first = run.median("entropy"), run.early("entropy")
+    bonus, actions = run.recipe.objective.ent_coef, run.actions
+    if entropy is None or first is None or bonus <= LARGE_BONUS or run.part < 0.25:
+        return None
+    uniform = None if actions is None else actions.entropy
+    if entropy < (first if uniform is None else ENTROPY_KEPT * uniform):
+        return None
+    beside = f"{first:.2g} at first" if uniform is None else f"{entropy / uniform:.0%} of uniform"
+    return (note if run.learns else problem)(
+        bonus,
+        LARGE_BONUS,
+        f"ent_coef is {bonus:g}, over {LARGE_BONUS:g}, and the entropy {entropy:.2g} ({beside}): "
+        "the bonus outweighs the reward, and the policy stays random",
+        "reward entropy less",
+        to(ent_coef=0.01),
+    )
+
+
 LARGE_VALUE_LOSS, LARGE_SHARED = 50.0, 1.0
 """Times vf_coef. Where rewards are normalised it stayed under 0.8 here; Pendulum-v1, which learns
 hardly anything as it is, has 140 to 500, Acrobot-v1 with a shared network, which learns nothing,
@@ -335,6 +364,32 @@ def value_scale(run: History) -> Finding | None:
         ),
         "normalise rewards" + (", or give the value function its own network" * shared),
         to(normalize_rewards=True),
+    )
+
+
+LARGE_WEIGHT = 5.0
+
+
+@rule(
+    f"vf_coef over {LARGE_WEIGHT:g}, gradient norm over {DROWNED:.0f} x max_grad_norm, a fifth of "
+    f"the budget spent{LEARNING}",
+    OURS,
+)
+def value_weight(run: History) -> Finding | None:
+    """Both gradients are clipped together: the value function's leaves the policy no step."""
+    weight, norm = run.recipe.objective.vf_coef, run.median("grad_norm")
+    clipped = run.recipe.optimizer.max_grad_norm
+    if norm is None or clipped is None or weight <= LARGE_WEIGHT or run.part < 0.2:
+        return None
+    if norm <= DROWNED * clipped:
+        return None
+    return (note if run.learns else problem)(
+        weight,
+        LARGE_WEIGHT,
+        f"vf_coef is {weight:g}, over {LARGE_WEIGHT:g}, and gradients of norm {norm:.3g} are "
+        f"clipped to {clipped:g}: the value function's leave the policy's next to nothing",
+        "weight the value loss less",
+        to(vf_coef=0.5),
     )
 
 

@@ -34,6 +34,8 @@ BROKEN = {
         "CartPole-v1",
         {"learning_rate": 1e-5, "total_timesteps": 20_480},
     ),
+    "entropy-bonus-1": ("classic", "Acrobot-v1", {"ent_coef": 1.0, "total_timesteps": 30_720}),
+    "vf-coef-1000": ("classic", "Acrobot-v1", {"vf_coef": 1000.0, "total_timesteps": 30_720}),
     "target-kl-tiny": (
         "classic",
         "CartPole-v1",
