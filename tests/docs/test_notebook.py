@@ -1,6 +1,7 @@
 """The notebook runs from top to bottom, and is kept without outputs."""
 
-import pytest
+import nbclient
+import nbformat
 from doc_blocks import DOCS
 
 NOTEBOOK = DOCS / "notebooks" / "first-steps.ipynb"
@@ -14,8 +15,6 @@ def shown(cell):
 
 
 def test_it_runs_as_it_stands(tmp_path, monkeypatch):
-    pytest.importorskip("pandas")
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     monkeypatch.setenv("ISOBATCH_BUDGET", "4096")
     for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
@@ -33,6 +32,6 @@ def test_it_runs_as_it_stands(tmp_path, monkeypatch):
     assert "of 4,096 env steps" in after("run = isobatch.train")
     assert "Evaluation return" in after("run.plot()")
     assert "clip_fraction" in after("metrics = run.to_pandas()")
-    assert "n_envs: 8 -> 64" in after("rescaled = ")
-    assert "noise scale" in after("policy = isobatch.load")
-    assert "Try: " in after("for finding in")
+    assert "Change n_envs from 8 to 64" in after("rescaled = ")
+    assert "8x128" in after("probe = isobatch.probe.run")
+    assert "gradient steps" in after("print(isobatch.advise")
