@@ -1,86 +1,242 @@
-"""The shape the iso-batch curve prefers against the shape that learned best.
+"""Does the shape with the smallest gradient error learn fastest? First predict, then look.
 
-python benchmarks/probe_prediction.py studies/shapes --probe 16x64 --at 0.25 0.5 0.75
+    isobatch study docs/results/prediction-reference.toml   # policies to probe, own seeds
+    python benchmarks/probe_prediction.py predict studies/prediction-reference prediction.json
+    isobatch study docs/results/prediction.toml             # the same environments, arms = shapes
+    python benchmarks/probe_prediction.py check prediction.json studies/prediction
 
-Reads a study whose arms are shapes NxT of one size. Runs of one arm are probed at parts of their
-budget; a shape's predicted error, of one update and of the mean of ten, is the mean logarithm over
-seeds and parts. The fact is the area under the learning curve, a mean over seeds.
+`predict` probes the reference's runs at parts of their budget. A shape's predicted error is the
+geometric mean over runs and parts, of one update and of the mean of 10 and of 100, against
+Monte-Carlo returns and against GAE. A point whose gradient is not distinguishable from its noise
+tells nothing and is left out. `check` ranks the shapes by the area under their evaluation curves
+and correlates both ranks (Spearman), environment by environment. Intervals are 95%, from 2,000
+bootstrap resamples of points, of training seeds and, for the mean, of environments.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 import isobatch
+from isobatch.batch import Shape
 from isobatch.probe import Question, investigate
 from isobatch.study.results import Results
 
-UPDATES = (1, 10)
-ENVS = 64
-"""Environments of a probe."""
+SHAPES = ("4x256", "8x128", "32x32", "128x8", "256x4")
+UPDATES = (1, 10, 100)
+REFERENCES = ("monte-carlo", "gae")
+HEADLINE = "monte-carlo, 1"
+"""What `isobatch probe` names: against Monte-Carlo returns, the error of one update."""
+PARTS = (0.25, 0.5, 0.75)
+RESAMPLES = 2000
+
+Points = dict[str, list[list[float]]]
+"""By reference and number of updates, log errors [points][shapes]."""
 
 
-def predicted(run: Path, at: list[float], names: list[str]) -> list[list[list[float]]]:
-    """Return log errors [points, shapes, updates] of the study's shapes at parts of a run.
+def predict(study: Path, out: Path) -> None:
+    """Probe every run of the reference study and write the log errors down."""
+    shapes = tuple(Shape.parse(name) for name in SHAPES)
+    table: dict[str, Any] = {"shapes": SHAPES, "parts": PARTS, "points": {}, "asked": {}}
+    for env, run in _runs(study):
+        points = table["points"].setdefault(env, {})
+        for part in PARTS:
+            table["asked"][env] = table["asked"].get(env, 0) + 1
+            question = Question(shapes=shapes, batches=1, speed=False)
+            found = investigate(isobatch.load(run, at=part), question)
+            for reference in REFERENCES:
+                if not found.is_decided(reference):
+                    continue
+                curve = {point.name: point for point in found.curves[reference]}
+                for updates in UPDATES:
+                    errors = np.array([curve[name].error_over(updates) for name in SHAPES])
+                    if np.isfinite(errors).all():
+                        key = f"{reference}, {updates}"
+                        points.setdefault(key, []).append(np.log(errors).tolist())
+        told = len(points.get(HEADLINE, []))
+        print(f"{env}: {told} of {table['asked'][env]} points tell", flush=True)
+        out.write_text(json.dumps(table, indent=1) + "\n")
 
-    A point whose gradient is lost in its noise has an infinite error somewhere and is left out.
+
+def _runs(study: Path) -> Iterator[tuple[str, Path]]:
+    for record in Results.load(study).having("done"):
+        yield record.cell.env, record.path
+
+
+def check(prediction: Path, study: Path, out: Path | None) -> None:
+    """Hold the predictions against the areas under the study's evaluation curves."""
+    told, results = json.loads(prediction.read_text()), Results.load(study)
+    names = told["shapes"]
+    areas = {
+        env: np.array([list(results.raw(name, env, "curve").values()) for name in names])
+        for env in results.study.envs
+    }
+    summary = {}
+    for key in (f"{reference}, {updates}" for reference in REFERENCES for updates in UPDATES):
+        points = {env: np.array(told["points"][env].get(key, [])) for env in areas}
+        asked = {env: told["asked"][env] for env in areas}
+        summary[key] = judged(points, areas, asked, names)
+    for line in lines(summary, areas, names):
+        print(line)
+    if out is not None:
+        kept = {env: each.tolist() for env, each in areas.items()}
+        out.write_text(
+            json.dumps({"shapes": names, "areas": kept, "summary": summary}, indent=1) + "\n"
+        )
+
+
+def judged(
+    points: dict[str, np.ndarray],
+    areas: dict[str, np.ndarray],
+    asked: dict[str, int],
+    names: list[str],
+) -> dict[str, Any]:
+    """Return rank correlations with their intervals, and which pairs were ordered right.
+
+    `points` holds log errors [points, shapes], `areas` areas under the curve [shapes, seeds].
     """
-    points = []
-    for part in at:
-        policy = isobatch.load(run, at=part)
-        own = policy.recipe.batch.shape
-        question = Question(shapes=(own,), batches=max(1, ENVS // own.n_envs), speed=False)
-        shapes = {shape.name: shape for shape in investigate(policy, question).curve}
-        errors = np.array([[shapes[name].error_over(k) for k in UPDATES] for name in names])
-        if np.isfinite(errors).all():
-            points.append(np.log(errors).tolist())
-    return points
+    draw = np.random.default_rng(0)
+    table: dict[str, Any] = {}
+    for env, errors in points.items():
+        table[env] = {"told": len(errors), "asked": asked[env]}
+        if len(errors):
+            table[env] |= _one(errors, areas[env], names, draw)
+    correlations = {env: row for env, row in table.items() if "correlation" in row}
+    if correlations:
+        table["mean"] = _over_tasks(
+            {env: (points[env], areas[env]) for env in correlations}, draw
+        ) | {
+            key: sum(row[key] for row in correlations.values())
+            for key in ("pairs", "pairs_right", "best_right")
+        }
+        table["mean"]["tasks"] = len(correlations)
+    return table
+
+
+def _one(
+    errors: np.ndarray, areas: np.ndarray, names: list[str], draw: np.random.Generator
+) -> dict[str, Any]:
+    """Return one environment's rank correlation, its interval, and the pairs that differ."""
+    predicted, learned = errors.mean(0), areas.mean(1)
+    resampled = [_correlation(*_resample(errors, areas, draw)) for _ in range(RESAMPLES)]
+    pairs = _distinct_pairs(areas, draw)
+    right = sum((predicted[a] < predicted[b]) == (learned[a] > learned[b]) for a, b in pairs)
+    return {
+        "errors": np.exp(predicted).tolist(),
+        "predicted_best": names[int(predicted.argmin())],
+        "learned_best": names[int(learned.argmax())],
+        "best_right": int(predicted.argmin() == learned.argmax()),
+        "correlation": _correlation(predicted, learned),
+        "interval": _interval(resampled),
+        "pairs": len(pairs),
+        "pairs_right": int(right),
+    }
+
+
+def _correlation(predicted: np.ndarray, learned: np.ndarray) -> float:
+    """Spearman's, positive where a smaller error goes with a larger area."""
+    ranks = rankdata(-predicted), rankdata(learned)
+    return float(np.corrcoef(*ranks)[0, 1]) if all(r.std() for r in ranks) else 0.0
+
+
+def _resample(
+    errors: np.ndarray, areas: np.ndarray, draw: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    points = draw.integers(len(errors), size=len(errors))
+    seeds = draw.integers(areas.shape[1], size=areas.shape)
+    return errors[points].mean(0), np.take_along_axis(areas, seeds, 1).mean(1)
+
+
+def _distinct_pairs(areas: np.ndarray, draw: np.random.Generator) -> list[tuple[int, int]]:
+    """Return the pairs of shapes whose areas differ: 0 is outside the 95% interval."""
+    seeds = draw.integers(areas.shape[1], size=(RESAMPLES, *areas.shape))
+    means = np.take_along_axis(areas[None], seeds, 2).mean(2)
+    found = []
+    for a, b in combinations(range(len(areas)), 2):
+        low, high = _interval(means[:, a] - means[:, b])
+        if low > 0 or high < 0:
+            found.append((a, b))
+    return found
+
+
+def _over_tasks(
+    tasks: dict[str, tuple[np.ndarray, np.ndarray]], draw: np.random.Generator
+) -> dict[str, Any]:
+    """Return the mean correlation; tasks are resampled too."""
+    both = list(tasks.values())
+    value = np.mean([_correlation(errors.mean(0), areas.mean(1)) for errors, areas in both])
+    resampled = [
+        np.mean(
+            [
+                _correlation(*_resample(*both[k], draw))
+                for k in draw.integers(len(both), size=len(both))
+            ]
+        )
+        for _ in range(RESAMPLES)
+    ]
+    return {"correlation": float(value), "interval": _interval(resampled)}
+
+
+def _interval(values: Any) -> list[float]:
+    return [float(each) for each in np.quantile(values, [0.025, 0.975])]
+
+
+def lines(summary: dict[str, Any], areas: dict[str, np.ndarray], names: list[str]) -> Iterator[str]:
+    """Return Markdown: areas and headline by environment, then every kind of prediction."""
+    yield "| environment | " + " | ".join(names) + " | rank correlation | points that tell |"
+    yield "|---" * (len(names) + 3) + "|"
+    for env, each in areas.items():
+        row = summary[HEADLINE][env]
+        errors = row.get("errors", [None] * len(names))
+        cells = [
+            f"{'-' if error is None else f'{error:.3g}'}; "
+            f"{area.mean():.4g} +- {area.std(ddof=1):.2g}"
+            for error, area in zip(errors, each, strict=True)
+        ]
+        told = f"{row['told']} of {row['asked']}"
+        yield f"| {env} | {' | '.join(cells)} | {_shown(row)} | {told} |"
+    yield ""
+    yield "| error | mean rank correlation | best shape right | pairs that differ, ordered right |"
+    yield "|---|---|---|---|"
+    for key, table in summary.items():
+        if (row := table.get("mean")) is not None:
+            best = f"{row['best_right']} of {row['tasks']}"
+            yield f"| {key} | {_shown(row)} | {best} | {row['pairs_right']} of {row['pairs']} |"
+
+
+def _shown(row: dict[str, Any]) -> str:
+    if "correlation" not in row:
+        return "no prediction"
+    low, high = row["interval"]
+    return f"{row['correlation']:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def main() -> None:
-    """Print a table for each environment and write them all."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("study", type=Path)
-    parser.add_argument("--probe", required=True, help="the arm whose policies are probed")
-    parser.add_argument("--at", type=float, nargs="+", default=[0.25, 0.5, 0.75])
-    parser.add_argument("--out", type=Path)
+    """Predict or check."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    first = commands.add_parser("predict")
+    first.add_argument("study", type=Path)
+    first.add_argument("out", type=Path)
+    second = commands.add_parser("check")
+    second.add_argument("prediction", type=Path)
+    second.add_argument("study", type=Path)
+    second.add_argument("--out", type=Path)
     args = parser.parse_args()
-    results = Results.load(args.study)
-    names = list(results.study.arms)
-    table = {}
-    for env in results.study.envs:
-        points = [
-            point
-            for record in results.having("done")
-            if record.cell.env == env and record.cell.arm == args.probe
-            for point in predicted(record.path, args.at, names)
-        ]
-        errors = np.exp(np.mean(points, 0))
-        areas = {name: list(results.raw(name, env, "curve").values()) for name in names}
-        table[env] = {
-            name: {
-                "errors": errors[k].tolist(),
-                "points": len(points),
-                "area": float(np.mean(areas[name])),
-                "deviation": float(np.std(areas[name], ddof=1)),
-            }
-            for k, name in enumerate(names)
-        }
-        learned = max(names, key=lambda name, env=env: table[env][name]["area"])
-        for k, updates in enumerate(UPDATES):
-            best = min(names, key=lambda name, k=k, env=env: table[env][name]["errors"][k])
-            print(f"{env}: predicted of {updates} updates {best}, learned best {learned}")
-        for name, row in table[env].items():
-            shown = " ".join(f"{each:8.3g}" for each in row["errors"])
-            print(
-                f"  {name:8} predicted errors {shown} ({row['points']} points)   "
-                f"area {row['area']:8.1f} +- {row['deviation']:.1f}",
-                flush=True,
-            )
-    if args.out is not None:
-        args.out.write_text(json.dumps(table, indent=1) + "\n")
+    if args.command == "predict":
+        predict(args.study, args.out)
+    else:
+        check(args.prediction, args.study, args.out)
 
 
 if __name__ == "__main__":
