@@ -175,7 +175,7 @@ def _betas(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change
             values[name],
             values[name] ** (1 / c),
             "^ (1 / c_opt)",
-            "the moving average covers as many samples as before",
+            "the averaging window covers as many samples as before",
         )
         for name in names.get(settings.optimizer, ())
         if c != 1 and values[name] > 0
@@ -187,7 +187,7 @@ def _betas(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change
         settings.adam_eps,
         settings.adam_eps * math.sqrt(c),
         "x sqrt(c_opt)",
-        "the root mean square of a gradient that is mostly noise grows by as much",
+        "when noise dominates, the gradient's root mean square grows by as much",
     )
     return [*changes, epsilon]
 
@@ -202,7 +202,7 @@ def _grad_norm(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Ch
             bound,
             bound * math.sqrt(factors.opt),
             "x sqrt(c_opt)",
-            "the norm of a gradient that is mostly noise grows by as much",
+            "when noise dominates, the gradient norm grows by as much",
         )
     ]
 

@@ -34,6 +34,9 @@ from isobatch.update.table import Table
 
 COEFFICIENTS = ("ent_coef", "vf_coef", "kl_coef")
 """Coefficients of the losses that may differ between the runs of a stack."""
+ALIGNED = 16
+"""Numbers, 64 bytes: every run's weights begin at such an address. Some CPUs' products of a matrix
+and a vector round by the address, and a run's bits must not depend on its place in the stack."""
 SHARES = 64
 """Sets of minibatch lengths that are remembered: there are few, but not always."""
 
@@ -64,9 +67,9 @@ class Stack:
     ) -> None:
         self.width, self.capacity = width, capacity
         model, self._layout = runs[0]
-        size = (width, len(self._layout.vector))
-        device = self._layout.vector.device
-        self._weights, self._gradient = torch.zeros(2, *size, device=device)
+        size, device = len(self._layout.vector), self._layout.vector.device
+        room = torch.zeros(2, width, -(-size // ALIGNED) * ALIGNED, device=device)
+        self._weights, self._gradient = room[:, :, :size]
         self._model = copy.deepcopy(model)
         for place, (own, each) in enumerate(runs):
             each.move(own, self._weights[place], self._gradient[place])
