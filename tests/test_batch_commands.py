@@ -42,7 +42,8 @@ def unwrapped(said):
 def test_a_recipe_or_a_run_is_rescaled_with_reasons(source, command):
     code, said, _ = command(f"rescale {source} --n-envs 16 --verbose")
     assert code == 0
-    rows = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line[:2] == "  "}
+    table = [line.split() for line in said.splitlines() if line[:2] == "  "]
+    rows = {name: values for name, *values in table if len(values) == 2}
     assert rows["n_envs"] == ["256", "16"]
     assert rows["minibatch_size"] == ["8192", "512"]
     assert rows["learning_rate"] == ["0.0005", "0.000125"]

@@ -137,7 +137,7 @@ def test_actions_before_the_oldest_environments_are_dropped_and_not_taken_again(
     files = sorted(path.glob("actions-*.bin"))
     assert len(files) < 8, "those of the last two checkpoints"
     isobatch.resume(path, quiet=True, sinks=[heard], on_iteration=stop_after(1))
-    assert f"through {25 * 16 - oldest} steps again" in heard.notes[0]
+    assert f"replaying {25 * 16 - oldest} steps of every environment" in heard.notes[0]
     damaged = path / f"actions-{numbers['journal']['files'][0]['number']:09d}.bin"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     assert any("of the" in each.said for each in examine(path) if not each.is_whole)

@@ -127,7 +127,10 @@ def test_good_numbers_are_read_as_before():
         ("probe CartPole-v1 --policy random --lambdas nan", r"--lambdas must lie in \[0, 1\]"),
         ("probe CartPole-v1 --policy random --seed=-1", "--seed: must be at least 0"),
         ("probe CartPole-v1 --policy random --batches 1e9", "--batches: must be at most 1,000"),
-        ("probe CartPole-v1 --policy random --shapes 99999x99999", "more than 16,777,216 samples"),
+        (
+            "probe CartPole-v1 --policy random --shapes 99999x99999",
+            "16,777,216 transitions",
+        ),
         ("study phasic --dry-run --seeds 1e12", "--seeds: must be at most 10,000"),
         ("study phasic --dry-run --seeds 0", "--seeds: must be at least 1"),
         ("study phasic --dry-run --workers=-1", "--workers: must be at least 1"),

@@ -283,7 +283,7 @@ def test_neighbours_of_a_long_name_are_not_looked_for():
 
 def test_a_minibatch_that_does_not_divide_a_huge_rollout_is_refused_at_once():
     recipe = Recipe(env="x").replace(n_envs=10**9, n_steps=10**8)
-    with pytest.raises(UserError, match=r"do not divide a rollout of 1(0{17})$"):
+    with pytest.raises(UserError, match=r"do not divide a rollout of 1(0{17}) transitions$"):
         recipe.replace(minibatch_size=7)
 
 

@@ -233,5 +233,5 @@ def test_equal_epochs_are_trained_at_once():
 def test_a_memory_too_small_for_a_segment_is_refused():
     segment = STEPS * 3 * 4
     Ppg.check(RECIPE.replace(phase_memory=f"{segment}B"), OBSERVATIONS)
-    with pytest.raises(UserError, match=r"phase_memory 191B.*16 steps of 12 bytes are 192 bytes"):
+    with pytest.raises(UserError, match=r"phase_memory 191B.*16 steps of 12 bytes: 192 bytes"):
         Ppg.check(RECIPE.replace(phase_memory=f"{segment - 1}B"), OBSERVATIONS)

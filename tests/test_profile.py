@@ -297,7 +297,7 @@ class TestCommand:
     def test_several_seeds_are_refused(self, tmp_path, capsys):
         out = tmp_path / "seeds"
         assert self.train(out, "--seeds", "2", "--profile") == 2
-        assert "--profile is of one run" in capsys.readouterr().err
+        assert "--profile times one run" in capsys.readouterr().err
         assert not out.exists()
 
     def test_a_damaged_one_is_found(self, tmp_path, capsys):

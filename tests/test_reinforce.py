@@ -318,7 +318,7 @@ def test_every_row_of_a_run_is_accounted_for_and_what_was_not_learned_is_null(tm
     assert all(row["policy_loss"] is None and row["approx_kl"] is None for row in waited)
     assert all(row["policy_loss"] is not None and row["rows_learned"] > 4 for row in learned)
     assert learned[-1]["grad_steps"] == len(learned)
-    assert "rows wait for more episodes to end" in readings(waited[0])
+    assert "transitions waiting for episodes to end" in readings(waited[0])
     assert "wait" not in readings(learned[0])
 
 

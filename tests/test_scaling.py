@@ -175,7 +175,7 @@ def test_a_rollout_is_kept_by_steps_too():
         ({"n_envs": 16, "n_steps": 64}, "rollout", "leaves n_envs and n_steps no choice"),
         ({"n_envs": 16, "minibatch_size": 64}, "minibatch-size", "leaves minibatch_size no choice"),
         ({"n_envs": 16, "n_minibatches": 8}, "minibatches", "leaves n_minibatches no choice"),
-        ({"n_envs": 3, "n_steps": 5}, "minibatch-size", "is more than the 15 rows"),
+        ({"n_envs": 3, "n_steps": 5}, "minibatch-size", "exceeds the transitions of a rollout, 15"),
         ({"n_envs": 0}, "rollout", "do not divide by n_envs 0"),
         ({"n_envs": 16}, "rollouts", "keep must be one of .* Did you mean rollout"),
     ],
@@ -269,7 +269,7 @@ def test_below_the_noise_scale_nothing_is_said_of_it():
         ({"n_envs": 3, "n_steps": 5}, "3 x 5 = 15 rows do not divide into 4 minibatches"),
         ({"minibatch_size": 100}, "do not divide a rollout of 1024"),
         ({"n_envs": 0}, "n_envs must be at least 1"),
-        ({"n_minibatches": 2048}, "more than the 1024 rows"),
+        ({"n_minibatches": 2048}, "exceeds the transitions of a rollout, 1024"),
     ],
 )
 def test_a_batch_that_does_not_partition_is_refused(batch, words):

@@ -48,7 +48,8 @@ class Advice(Sequence[Finding]):
         """How many findings of each severity: 1 problem, 2 notes."""
         counts = Counter(each.severity for each in self.findings)
         said = [counted(counts[each], each) for each in SEVERITIES if counts[each]]
-        return ", ".join(said if self._grave else ["nothing above a note", *said])
+        grave = any(each.is_grave for each in self.findings)
+        return ", ".join(said if grave else ["nothing above a note", *said])
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -61,7 +62,7 @@ class Advice(Sequence[Finding]):
 
         Empty where there is nothing to change. It takes seconds: presets come with EnvPool.
         """
-        first = next((each for each in self.findings if each.is_grave and each.changes), None)
+        first = next((each for each in self._told if each.changes), None)
         if first is None:
             return ""
         try:
@@ -78,8 +79,7 @@ class Advice(Sequence[Finding]):
         `verbose` adds the notes' text, and since when, the threshold and source of each finding.
         """
         yield from map(plain, wrapped(f"{self.name}: {self.verdict.sentence}"))
-        told = verbose or (self.verdict.state != "learning" and not self._grave)
-        shown = self.findings if told else self._grave
+        shown = self.findings if verbose else self._told
         for said in (self.verdict.collapse, self._budget(), self._counted(shown)):
             yield from wrapped(said)
         for each in shown:
@@ -108,8 +108,10 @@ class Advice(Sequence[Finding]):
         return f"<pre>{html.escape(str(self))}</pre>"
 
     @property
-    def _grave(self) -> list[Finding]:
-        return [each for each in self.findings if each.is_grave]
+    def _told(self) -> Sequence[Finding]:
+        """What is shown: of a run that does not learn, for want of anything else, the notes."""
+        grave = [each for each in self.findings if each.is_grave]
+        return grave or (self.findings if self.verdict.state != "learning" else [])
 
     def _budget(self) -> str:
         """Say how many iterations and gradient steps there were: a policy changes no oftener."""

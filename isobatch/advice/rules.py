@@ -215,22 +215,19 @@ def clips(run: History) -> bool:
 
 
 @rule(
-    f"clip fraction over {CLIP_HIGH:.0%} with one epoch, {CLIP_HIGH_EPOCHS:.0%} with several "
-    f"(over twice that: a problem){LEARNING}",
+    f"clip fraction over {CLIP_HIGH:.0%} with one epoch, {CLIP_HIGH_EPOCHS:.0%} with several",
     PAPER,
 )
 def clip_high(run: History) -> Finding | None:
     """More of the batch is clipped away than a good step size would.
 
-    A note in runs that learn: it spoke more often of good runs than of bad ones
-    (docs/tasks/advise.md).
+    A note only: twice it spoke of good runs as often as of bad ones (docs/tasks/advise.md).
     """
     clipped, epochs = run.median("clip_fraction"), run.batch.n_epochs
     most = CLIP_HIGH if epochs == 1 else CLIP_HIGH_EPOCHS
     if clipped is None or clipped <= most or not clips(run):
         return None
-    say = note if run.learns else problem if clipped > 2 * most else warning
-    return say(
+    return note(
         clipped,
         most,
         f"clip fraction {clipped:.0%} {run.lately}, over {most:.0%} with "
@@ -290,8 +287,7 @@ LARGE_BONUS, ENTROPY_KEPT = 0.1, 0.9
 
 @rule(
     f"ent_coef over {LARGE_BONUS:g}, and after a quarter of the budget entropy over "
-    f"{ENTROPY_KEPT:.0%} of the uniform policy's, or of continuous actions no lower than at first"
-    f"{LEARNING}",
+    f"{ENTROPY_KEPT:.0%} of the uniform policy's, or of continuous actions no lower than at first",
     OURS,
 )
 def entropy_bonus(run: History) -> Finding | None:
@@ -304,7 +300,7 @@ def entropy_bonus(run: History) -> Finding | None:
     if entropy < (first if uniform is None else ENTROPY_KEPT * uniform):
         return None
     beside = f"{first:.2g} at first" if uniform is None else f"{entropy / uniform:.0%} of uniform"
-    return (note if run.learns else problem)(
+    return note(
         bonus,
         LARGE_BONUS,
         f"ent_coef is {bonus:g}, over {LARGE_BONUS:g}, and the entropy {entropy:.2g} ({beside}): "
@@ -372,7 +368,7 @@ LARGE_WEIGHT = 5.0
 
 @rule(
     f"vf_coef over {LARGE_WEIGHT:g}, gradient norm over {DROWNED:.0f} x max_grad_norm, a fifth of "
-    f"the budget spent{LEARNING}",
+    "the budget spent",
     OURS,
 )
 def value_weight(run: History) -> Finding | None:
@@ -383,7 +379,7 @@ def value_weight(run: History) -> Finding | None:
         return None
     if norm <= DROWNED * clipped:
         return None
-    return (note if run.learns else problem)(
+    return note(
         weight,
         LARGE_WEIGHT,
         f"vf_coef is {weight:g}, over {LARGE_WEIGHT:g}, and gradients of norm {norm:.3g} are "
@@ -448,7 +444,7 @@ def return_fallen(run: History) -> Finding | None:
 
 @rule(f"past {LATE:.0%} of the budget the mean return is no better than at the start", OURS)
 def no_progress(run: History) -> Finding | None:
-    """Nothing has been learned in half of the budget."""
+    """Nothing has been learned in half of the budget: a note, since learning may begin late."""
     if run.has_progressed is not False or run.part < LATE:
         return None
     if run.reward_unseen or run.reward_rare:
@@ -458,7 +454,7 @@ def no_progress(run: History) -> Finding | None:
     now, first = run.median("episode_return"), run.first_return
     assert now is not None
     assert first is not None
-    return warning(
+    return note(
         now,
         first,
         f"the mean return is {now:.4g} after {run.part:.0%} of the budget, {first:.4g} at the "
@@ -608,16 +604,15 @@ def long_episodes(run: History) -> Finding | None:
     )
 
 
-SHORT = 0.5
-
-
 @rule(
-    f"n_steps under {SHORT:g} x GAE's horizon 1 / (1 - gamma lambda), lambda under 1 (a note where "
-    "under 1 x it)",
+    "n_steps under GAE's horizon 1 / (1 - gamma lambda), lambda under 1",
     "arXiv 2110.00641, footnote 4",
 )
 def short_rollout(run: History) -> Finding | None:
-    """Rollouts end before GAE has seen what it would look at: the value function must stand in."""
+    """Rollouts end before GAE has seen what it would look at: the value function must stand in.
+
+    A note only: it spoke of good runs as often as of bad ones (docs/tasks/advise.md).
+    """
     settings, n_steps = run.recipe.objective, run.batch.n_steps
     reach = horizon(settings.gamma, settings.gae_lambda)
     # With lambda 1 the returns of n steps are what is wanted, as in A2C.
@@ -625,7 +620,7 @@ def short_rollout(run: History) -> Finding | None:
         return None
     wanted = 2 ** math.ceil(math.log2(2 * reach))
     fewer = max(min(8, run.batch.n_envs), run.batch.rollout_size // wanted)
-    return (warning if n_steps < SHORT * reach else note)(
+    return note(
         n_steps,
         reach,
         f"rollouts of {n_steps} steps, and GAE looks {reach:.3g} ahead (1 / (1 - gamma lambda)): "
@@ -879,14 +874,13 @@ def small_minibatch(run: History) -> Finding | None:
 FEWEST, MOST = 4, 32
 
 
-@rule(f"under {FEWEST} minibatches a rollout (one: a warning)", NOTES)
+@rule(f"under {FEWEST} minibatches a rollout", NOTES)
 def few_minibatches(run: History) -> Finding | None:
     """A rollout gives few gradient steps."""
     count, batch = run.batch.n_minibatches, run.batch
     if count >= FEWEST or not cuts(run) or batch.rollout_size < 2 * SMALL:
         return None
-    grave = count == 1 and batch.rollout_size >= FEWEST * SMALL
-    return (warning if grave else note)(
+    return note(
         count,
         FEWEST,
         f"{counted(count, 'minibatch', 'minibatches')} a rollout of {batch.rollout_size:,} rows, "

@@ -67,9 +67,15 @@ class Finder:
     @contextmanager
     def _showing(self, text: str) -> Iterator[None]:
         self._is_shown = True
-        print(text, end="", file=sys.stderr, flush=True)
+        _show(text)
         try:
             yield
         finally:
-            print(ERASE, end="", file=sys.stderr, flush=True)
+            _show(ERASE)
             self._is_shown = False
+
+
+def _show(text: str) -> None:
+    """Write to the terminal as it is: `say` would spell out what erases a line."""
+    sys.stderr.write(text)
+    sys.stderr.flush()

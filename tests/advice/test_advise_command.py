@@ -199,8 +199,10 @@ def test_a_run_that_has_only_begun_is_told_by_its_recipe(command):
     RunDirectory.create(Path("run"), recipe).release()
     code, said, _ = command("advise", "run")
     assert code == 0
-    assert said.startswith("run: No rows yet: only the recipe was looked at.\nFound: 1 warning.\n")
-    assert "WARNING few-minibatches" in said
+    assert said.startswith(
+        "run: No rows yet: only the recipe was looked at.\nFound: nothing above a note, 1 note.\n"
+    )
+    assert "NOTE few-minibatches" in said
     Path("run/metrics.jsonl").unlink(missing_ok=True)
     assert command("advise", "run") == (0, said, "")
 

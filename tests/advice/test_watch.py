@@ -18,9 +18,9 @@ def rows_of(name):
     return history._columns._rows
 
 
-def clipped(share, count, start=0):
+def moving(kl, count, start=0):
     return [
-        {"env_steps": 100 * k, "iterations": k + 1, "clip_fraction": share}
+        {"env_steps": 100 * k, "iterations": k + 1, "approx_kl": kl}
         for k in range(start, start + count)
     ]
 
@@ -34,17 +34,17 @@ def test_it_is_silent_while_presets_learn(name):
 
 def test_a_finding_appears_once_stands_and_clears_once():
     watch = Watch(CARTPOLE)
-    bad = clipped(0.5, 100)
+    bad = moving(0.5, 100)
     said = [text for row in bad for text in watch.see(row)]
     assert len(said) == 1
-    assert said[0].startswith("1,900 env steps: problem clip-high: clip fraction 50%")
-    assert said[0].endswith("; try --learning-rate 0.0002")
+    assert said[0].startswith("1,900 env steps: problem kl-high: approximate KL 0.5")
+    assert said[0].endswith("; try --learning-rate 0.00022")
     assert watch.current is not None
-    assert watch.current.rule == "clip-high"
+    assert watch.current.rule == "kl-high"
     assert watch.current.since == 100 * (EVERY - 1)
-    said = [text for row in clipped(0.05, 100, start=100) for text in watch.see(row)]
+    said = [text for row in moving(0.01, 100, start=100) for text in watch.see(row)]
     assert len(said) == 1
-    assert said[0].endswith("env steps: clip-high cleared")
+    assert said[0].endswith("env steps: kl-high cleared")
     assert watch.current is None
 
 
@@ -53,25 +53,25 @@ def test_it_does_not_flicker():
     watch, said = Watch(CARTPOLE), []
     for k in range(40):
         # More rows than the window, so that each look sees one side only.
-        share = 0.25 if k % 2 else 0.15
-        looks = clipped(share, WINDOW + EVERY, start=k * (WINDOW + EVERY))
+        kl = 0.06 if k % 2 else 0.04
+        looks = moving(kl, WINDOW + EVERY, start=k * (WINDOW + EVERY))
         said += [text for row in looks for text in watch.see(row)]
     assert len(said) <= 1
     assert APPEARS <= CLEARS
 
 
 def test_what_the_recipe_tells_is_said_with_the_first_row():
-    watch = Watch(CARTPOLE.replace(n_minibatches=1))
+    watch = Watch(CARTPOLE.replace(n_envs=128))
     (said,) = watch.see({"env_steps": 1024})
-    assert said.startswith("0 env steps: warning few-minibatches")
-    assert [text for row in clipped(0.05, 50, 1) for text in watch.see(row)] == []
+    assert said.startswith("0 env steps: warning few-updates")
+    assert [text for row in moving(0.01, 50, 1) for text in watch.see(row)] == []
 
 
 def test_the_worst_stands_first():
-    watch = Watch(CARTPOLE.replace(n_minibatches=1))
-    for row in clipped(0.5, 50):
+    watch = Watch(CARTPOLE.replace(n_envs=128))
+    for row in moving(0.5, 50):
         watch.see(row)
-    assert [each.rule for each in watch.standing][:2] == ["clip-high", "few-minibatches"]
+    assert [each.rule for each in watch.standing][:2] == ["kl-high", "few-updates"]
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -128,7 +128,7 @@ def test_a_probe_of_all_of_them_at_once(folder, launch):
     train = f"{OWN['environment']} {every} {TINY} --out runs/all {imported}"
     launch(folder, words("train", train, "runs/all"))
     printed = launch(folder, words("probe", f"{ACTS['probe']} {imported}", "runs/all"))
-    assert "my-algorithm on python:my-environment" in printed
+    assert "python:my-environment, my-algorithm" in printed
 
 
 def test_a_study_of_all_of_them(folder, launch):
@@ -150,7 +150,7 @@ def test_a_study_of_all_of_them(folder, launch):
     every = study("python:my-environment", ["plain", *arms])
     assert "4 of 4 runs" in launch(folder, [*every, "--import", "my_code"])
     assert "4 of 4 runs" in launch(folder, ["isobatch", "report", "studies/mine"])
-    assert "whole" in launch(folder, ["isobatch", "check", "studies/mine"])
+    assert "intact" in launch(folder, ["isobatch", "check", "studies/mine"])
 
 
 NAMELESS = """
@@ -186,7 +186,7 @@ def test_what_was_given_in_python_without_a_name_can_be_named_later(folder, laun
     said = launch(folder, ["isobatch", "verify", "runs/nameless"], code=2)
     assert '@isobatch.environment("make_env")' in said
     assert "2 episodes" in launch(folder, [*evaluate, "--import", "named_later"])
-    assert "to the bit" in launch(
+    assert "bit for bit" in launch(
         folder, ["isobatch", "verify", "runs/nameless", "--quiet", "--import", "named_later"]
     )
 

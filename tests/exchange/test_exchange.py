@@ -64,7 +64,7 @@ def test_unknown_key_names_the_nearest(source, key, message):
         ("sb3", {"learning_rate": 0}, "sb3: learning_rate must be positive"),
         ("sb3", {"normalize_advantage": "maybe"}, "normalize_advantage must be true or false"),
         ("sb3", {"policy": "MlpLstmPolicy"}, "policy must be MlpPolicy, CnnPolicy or Multi"),
-        ("sb3", {"batch_size": 100}, "minibatches of 100 rows do not divide .* 2048.*64 and 128"),
+        ("sb3", {"batch_size": 100}, "of 100 do not divide .* 2048 transitions.*64 and 128"),
         ("sb3", {"algo": "a2c", "batch_size": 64}, "sb3 has no batch_size"),
         ("sb3", {"n_timesteps": 1, "total_timesteps": 2}, "are the same; give one"),
         ("sb3", {"policy_kwargs": "dict(net_arch="}, "policy_kwargs must be a dictionary"),

@@ -162,7 +162,9 @@ def test_several_runs_and_strange_names_are_drawn_and_run_nothing(tmp_path):
     rows = [row | STRANGE for row in rows_of(paths[2])]
     (paths[2] / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     hostile = [
-        dataclasses.replace(each, rule=HOSTILE, sentence=f"%{{y}} {HOSTILE}", flag=HOSTILE)
+        dataclasses.replace(
+            each, rule=HOSTILE, sentence=f"%{{y}} {HOSTILE}", changes={HOSTILE: HOSTILE}
+        )
         for each in FINDINGS
     ]
     courses = [

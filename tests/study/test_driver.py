@@ -224,7 +224,7 @@ def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path, number)
     driver.send_signal(number)
     output, _ = driver.communicate(timeout=60)
     assert driver.returncode == 130
-    assert "run the same command again" in output
+    assert "resume with the same command" in output
     assert not any(alive(pid) for pid in crew)
     assert "running" not in Queue.open(tmp_path / "study").states().values()
 

@@ -43,7 +43,7 @@ def name(page):
     return str(page.relative_to(DOCS if DOCS in page.parents else ROOT))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def done(launch, tmp_path_factory):
     """Return a function that does what a page says, once: -> its folder."""
     folders = {}
