@@ -101,7 +101,22 @@ def per_sample(output: nn.Module, observation: Observation, actions: Tensor) -> 
 
 def norms(output: nn.Module, observation: Observation, actions: Tensor) -> Tensor:
     """Return the Euclidean norms of an output's gradients at each of B rows, [B]."""
-    return torch.cat([each.norm(dim=1) for each in per_sample(output, observation, actions)])
+    try:
+        return torch.cat([each.norm(dim=1) for each in per_sample(output, observation, actions)])
+    except RuntimeError:  # An encoder of the user's own that `vmap` cannot take, a branch on data.
+        return _norms_in_turn(output, observation, actions)
+
+
+def _norms_in_turn(output: nn.Module, observation: Observation, actions: Tensor) -> Tensor:
+    """Return the same by a backward pass for each row."""
+    parameters = [each for each in output.parameters() if each.requires_grad]
+    found = []
+    for k in range(len(actions)):
+        row = slice(k, k + 1)
+        total = output(rows_of(observation, row), actions[row]).sum()
+        slopes = torch.autograd.grad(total, parameters, allow_unused=True)
+        found.append(torch.cat([each.flatten() for each in slopes if each is not None]).norm())
+    return torch.stack(found)
 
 
 def rows_of(observation: Observation, part: slice) -> Observation:

@@ -120,3 +120,20 @@ def test_directions_too_large_to_keep_are_sketched_with_exact_norms(monkeypatch)
     assert found.n_parameters == exact.vectors.shape[2] == 4610
     torch.testing.assert_close(found.squares, exact.squares)
     assert sum(told) == 6
+
+
+def test_norms_of_a_network_that_vmap_cannot_take():
+    """One of the user's own that branches on its data: row by row, the same numbers."""
+
+    class Branching(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 1, bias=False)
+
+        def forward(self, observation, actions):
+            values = self.linear(observation["vector"]).squeeze(1)
+            return 2 * values if values.sum() > -1e9 else values
+
+    vectors = torch.tensor([[3.0, 0.0, 4.0], [0.0, 1.0, 0.0]])
+    found = norms(Branching(), {"vector": vectors}, torch.zeros(2, 1))
+    torch.testing.assert_close(found, torch.tensor([10.0, 2.0]))
