@@ -244,9 +244,9 @@ class Probe:
     diagnostics: Literal["cheap", "full", "off"] = "cheap"
     """Measure weight norm, gradient kurtosis, feature rank, dormant units, policy variance,
     importance weights and state coverage: cheap every 16,384 transitions (10 iterations at most),
-    full in every iteration, with two more ranks, of few states the entropy of visits, and, as often
-    as cheap, the kurtosis of single samples' gradient norms. What is learned does not depend on it.
-    """
+    full in every iteration (of images as often as cheap), with two more ranks, of few states the
+    entropy of visits, and, as often as cheap, the kurtosis of single samples' gradient norms.
+    What is learned does not depend on it."""
 
 
 @dataclass(frozen=True)
