@@ -134,7 +134,7 @@ class Counted:
             k * self.good > m * self.bad
             for k, m in zip(self.recall, self.false_alarms, strict=True)
         )
-        return f"not shown, p = {self.p:.2g}" if more else "no better than chance"
+        return f"not significant, p = {self.p:.2g}" if more else "no better than chance"
 
 
 def exact_p(strata: Sequence[Stratum]) -> float:

@@ -60,6 +60,8 @@ class Browser:
             self.call(f"{domain}.enable")
         allowed = {"behavior": "allow", "downloadPath": str(self.downloads)}
         self.call("Browser.setDownloadBehavior", **allowed)
+        # They would take their width from the page's.
+        self.call("Emulation.setScrollbarsHidden", hidden=True)
 
     def open(self, path: Path) -> None:
         """Show a page and wait until its figures are drawn."""

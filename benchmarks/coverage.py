@@ -110,39 +110,40 @@ def over_shifts(p_value: Callable) -> dict[str, Callable]:
 PAGE = """# The study's statistics, simulated
 
 `python benchmarks/coverage.py --out docs/results/statistics.md`: {simulations:,} simulated studies
-for each number, which is then known to {error:.1f} points or better. Scores are normal, or skewed
-(an exponential tail of bad runs); tasks differ in their centres.
+for each number, so each is accurate to {error:.1f} percentage points or better. Scores are normal,
+or skewed (an exponential tail of bad runs); tasks have different means.
 
-## How often a 95% interval holds the truth
+## Coverage of 95% intervals
 
 {intervals}
 
-**With few runs the intervals are too narrow.** At 3 runs they hold the truth {one_3} of the times
-for one task and {five_3} for five; at 5 runs {one_5} and {five_5}, at 10 {one_10} and {five_10}, at
-20 {one_20} and {five_20}. A bootstrap of n runs loses the factor sqrt((n - 1) / n) of their spread
-and has a normal distribution's tails where Student's are due; seldom seen bad runs are not in it at
-all. Below 10 runs, take an interval as the least doubt there is.
+**With few runs the intervals are too narrow.** At 3 runs they contain the true value in {one_3} of
+cases for one task and {five_3} for five; at 5 runs {one_5} and {five_5}, at 10 {one_10} and
+{five_10}, at 20 {one_20} and {five_20}. There are three reasons: a bootstrap of n runs
+underestimates their spread by the factor sqrt((n - 1) / n), it has the tails of a normal
+distribution instead of Student's, and rare bad runs may be missing from the sample. Below 10 runs,
+the true uncertainty is larger than the interval.
 
 ## How often van Elteren's test finds a difference (p < 0.05)
 
-x is better by the shift, in deviations of a run's score. Shift 0 is the test's size, to be 5%; the
-rest is power.
+x is better by the shift, in standard deviations of a run's score. Shift 0 is the test's size,
+nominally 5%; the rest is power.
 
 {differs}
 
-At 3 runs of one task the test finds what is not there {false_3} of the times: that all of x lies
-above or below all of y has p = 0.0495 by the normal approximation, and comes up by chance once in
-ten. With more runs or tasks its size is {false}.
+At 3 runs of one task the test has {false_3} false positives: if all of x is above or below all of
+y, the normal approximation gives p = 0.0495, and this happens by chance once in ten. With more runs
+or tasks its size is {false}.
 
 ## How often the equivalence test passes (p < 0.05, a margin of {margin:g} deviation)
 
-At a shift of {margin:g} the arms are just not equivalent, so that those columns are the test's
-size, to be 5% at most; the rest is power.
+At a shift of {margin:g} the arms are just not equivalent, so those columns are the test's size,
+which should be at most 5%; the rest is power.
 
 {equivalents}
 
-Its size is {unequal}. Few runs show little: two equal arms pass {equal_3} of the times at 3 runs of
-one task, {equal_20} at 20.
+Its size is {unequal}. With few runs its power is low: two equal arms pass in {equal_3} of cases
+at 3 runs of one task, {equal_20} at 20.
 """
 
 

@@ -11,6 +11,11 @@ Monte-Carlo returns and against GAE. A point whose gradient is not distinguishab
 tells nothing and is left out. `check` ranks the shapes by the area under their evaluation curves
 and correlates both ranks (Spearman), environment by environment. Intervals are 95%, from 2,000
 bootstrap resamples of points, of training seeds and, for the mean, of environments.
+
+It also checks what the probe says doubling buys. The study has the reference's batch with twice the
+minibatch and with twice the rollout. Predicted: transitions to the same progress, over those of the
+reference (simple noise model), the geometric mean over points. Trained: env steps until the mean
+evaluation curve reaches the reference's at half of the budget, over the reference's own.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from scipy.stats import rankdata
 import isobatch
 from isobatch.batch import Shape
 from isobatch.probe import Question, investigate
+from isobatch.study.design import Cell
 from isobatch.study.results import Results
 
 SHAPES = ("4x256", "8x128", "32x32", "128x8", "256x4")
@@ -37,6 +43,9 @@ HEADLINE = "monte-carlo, 1"
 """What `isobatch probe` names: against Monte-Carlo returns, the error of one update."""
 PARTS = (0.25, 0.5, 0.75)
 RESAMPLES = 2000
+OWN = "32x32"
+DOUBLED = {"minibatch": "double-minibatch", "rollout": "double-rollout"}
+"""The arm in which so much is doubled of the reference's batch, `OWN`."""
 
 Points = dict[str, list[list[float]]]
 """By reference and number of updates, log errors [points][shapes]."""
@@ -46,12 +55,17 @@ def predict(study: Path, out: Path) -> None:
     """Probe every run of the reference study and write the log errors down."""
     shapes = tuple(Shape.parse(name) for name in SHAPES)
     table: dict[str, Any] = {"shapes": SHAPES, "parts": PARTS, "points": {}, "asked": {}}
+    table["doubled"] = {}
     for env, run in _runs(study):
         points = table["points"].setdefault(env, {})
+        doubled = table["doubled"].setdefault(env, {name: [] for name in DOUBLED})
         for part in PARTS:
             table["asked"][env] = table["asked"].get(env, 0) + 1
             question = Question(shapes=shapes, batches=1, speed=False)
             found = investigate(isobatch.load(run, at=part), question)
+            for name, sizing in (("minibatch", found.minibatch), ("rollout", found.rollout)):
+                if sizing.verdict != "cannot tell":
+                    doubled[name].append([sizing.verdict, sizing.samples.value])
             for reference in REFERENCES:
                 if not found.is_decided(reference):
                     continue
@@ -84,13 +98,63 @@ def check(prediction: Path, study: Path, out: Path | None) -> None:
         points = {env: np.array(told["points"][env].get(key, [])) for env in areas}
         asked = {env: told["asked"][env] for env in areas}
         summary[key] = judged(points, areas, asked, names)
-    for line in lines(summary, areas, names):
+    doubled = {env: {name: doubling(results, env, name, told) for name in DOUBLED} for env in areas}
+    for line in (*lines(summary, areas, names), "", *doubled_lines(doubled)):
         print(line)
     if out is not None:
         kept = {env: each.tolist() for env, each in areas.items()}
-        out.write_text(
-            json.dumps({"shapes": names, "areas": kept, "summary": summary}, indent=1) + "\n"
-        )
+        found = {"shapes": names, "areas": kept, "summary": summary, "doubled": doubled}
+        out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def doubling(results: Results, env: str, name: str, told: dict[str, Any]) -> dict[str, Any]:
+    """Return what doubling the minibatch or the rollout was said to cost, and what it did.
+
+    `trained` and its interval over seeds are infinite where the level is not reached.
+    """
+    points = told["doubled"][env][name]
+    grid = np.linspace(0, results.study.budget, 201)
+    curves = [_curves(results, arm, env, grid) for arm in (OWN, DOUBLED[name])]
+    draw = np.random.default_rng(0)
+    resampled = [
+        slower(grid, *(each[draw.integers(len(each), size=len(each))] for each in curves))
+        for _ in range(RESAMPLES)
+    ]
+    # An infinite one cannot be interpolated to.
+    outer = np.quantile(resampled, [0.025, 0.975], method="lower")
+    ratios = [ratio for _, ratio in points]
+    return {
+        "verdicts": [verdict for verdict, _ in points],
+        "predicted": float(np.exp(np.log(ratios).mean())) if ratios else None,
+        "trained": slower(grid, *curves),
+        "interval": outer.tolist(),
+    }
+
+
+def _curves(results: Results, arm: str, env: str, grid: np.ndarray) -> np.ndarray:
+    cells = [Cell(arm, env, seed) for seed in results.study.seeds]
+    return np.array([results.learning_curve(cell, grid) for cell in cells])
+
+
+def slower(grid: np.ndarray, own: np.ndarray, other: np.ndarray) -> float:
+    """Return env steps of `other` [seeds, steps] to the level that `own` has at half, over its."""
+    best = [np.maximum.accumulate(each.mean(0)) for each in (own, other)]
+    level = best[0][len(grid) // 2]
+    first = [grid[int(np.argmax(each >= level))] if each[-1] >= level else np.inf for each in best]
+    return float(first[1] / max(first[0], grid[1]))
+
+
+def doubled_lines(doubled: dict[str, Any]) -> Iterator[str]:
+    """Return Markdown: what doubling was said to cost, and what it did."""
+    yield "| environment | doubled | said | predicted transitions | trained env steps |"
+    yield "|---|---|---|---|---|"
+    for env, both in doubled.items():
+        for name, row in both.items():
+            said = ", ".join(dict.fromkeys(row["verdicts"])) or "cannot tell"
+            predicted = "-" if row["predicted"] is None else f"{row['predicted']:.2f}"
+            low, high = row["interval"]
+            trained = f"{row['trained']:.2f} [{low:.2f}, {high:.2f}]"
+            yield f"| {env} | {name} | {said} | {predicted} | {trained} |"
 
 
 def judged(
@@ -176,7 +240,7 @@ def _over_tasks(
     resampled = [
         np.mean(
             [
-                _correlation(*_resample(*both[k], draw))
+                _correlation(*_resample(both[k][0], both[k][1], draw))
                 for k in draw.integers(len(both), size=len(both))
             ]
         )

@@ -13,11 +13,11 @@ MOST_COMPARED = 100
 
 
 class UserError(ValueError):
-    """A request that cannot be met as it stands; its message is one clear line.
+    """A mistake in a request; its message is one clear line.
 
-    The command line prints it and ends with exit code 2; Python callers catch a `ValueError`.
-    `field` names the recipe or study field at fault, where it is one. Characters that a terminal
-    would obey are spelled out, and what is very long is cut in its middle.
+    The command line prints it and exits with code 2; in Python it is a `ValueError`. `field` names
+    the recipe or study field at fault, if there is one. Control characters are escaped, and very
+    long messages are shortened in the middle.
     """
 
     def __init__(self, message: str, field: str | None = None) -> None:

@@ -59,10 +59,10 @@ BUILT_IN = ("clip", "kl", "pg")
 def objective(
     name: str, coefficients: Mapping[str, float] | None = None
 ) -> Callable[[PolicyLoss], PolicyLoss]:
-    """Make a function the policy objective `name`, for recipes to use.
+    """Register a function as the policy objective `name`.
 
-    `coefficients` are settings of its own with their defaults: the recipe has them like any other
-    field, and the function reads them as `settings.coefficients[name]`.
+    `coefficients` are its own settings with their defaults: they become recipe fields, and the
+    function reads them as `settings.coefficients[name]`.
     """
     own = dict(coefficients or {})
     refuse_taken_names(own)

@@ -158,7 +158,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise ValueError(f"{shown(twice)} is there twice")
+        raise ValueError(f"{shown(twice)} appears twice")
     return table
 
 
@@ -196,7 +196,7 @@ def _refuse_bombs(root: Any, source: str) -> None:
             open_nodes.discard(id(node))
             sizes[id(node)] = 1 + sum(sizes[id(each)] for each in children)
             if sizes[id(node)] > MOST_VALUES:
-                raise UserError(f"{source}: it stands for more than {MOST_VALUES:,} values")
+                raise UserError(f"{source}: it expands to more than {MOST_VALUES:,} values")
             continue
         if id(node) in sizes:
             continue
@@ -227,5 +227,5 @@ def _refuse_tag(node: Any, place: str) -> None:
         if isinstance(key.value, str) and key.value != "<<":
             if key.value in seen:
                 line = f"{place.rpartition(' ')[0]} {key.start_mark.line + 1}"
-                raise UserError(f"{line}: {shown(key.value)} is there twice")
+                raise UserError(f"{line}: {shown(key.value)} appears twice")
             seen.add(key.value)

@@ -89,7 +89,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(env: str, algo: str = "ppo", **overrides: Any) -> Recipe:
-    """Return the recipe for an environment id, with any fields overridden by their flat names."""
+    """Return the preset recipe for an environment id; `overrides` replace recipe fields."""
     # It takes seconds: PyTorch and EnvPool are imported.
     from isobatch.envs.catalog import resolve
 

@@ -58,13 +58,13 @@ def rescale(
     to: str | None = None,
     env: str | None = None,
 ) -> Rescaled:
-    """Return what to change for another batch; it prints as the answer of `isobatch rescale`.
+    """Return what to change for another batch; it prints like `isobatch rescale`.
 
-    `source` is a recipe, a run, the path of either, or an environment's id for its preset (`algo`
-    says whose). With `library` (sb3, zoo, cleanrl, rsl_rl, ppo-ewma) it is a dictionary of that
-    library's settings, which are answered in its names; `env` then names the environment. `to` is
-    the library whose settings are written. The other arguments are those of
-    `isobatch.scaling.rescale`, but that with `n_envs` alone the recommended way is taken.
+    `source` is a recipe, a run, the path of either, or an environment id for its preset (`algo`
+    chooses the algorithm). With `library` (sb3, zoo, cleanrl, rsl_rl, ppo-ewma) it is a dictionary
+    of that library's settings, and the answer uses its names; `env` then names the environment.
+    `to` is the library to write settings for. The other arguments are those of
+    `isobatch.scaling.rescale`, except that with `n_envs` alone the recommended option is used.
     """
     found = _find(source, algo, library, env)
     asked = (n_envs, n_steps, n_minibatches, minibatch_size, n_epochs)

@@ -63,7 +63,7 @@ def row_of(line: bytes, place: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{place} is not JSON: {one_line(error)}") from None
     if not isinstance(row, dict):
-        raise DamagedFile(f"{place} is no row: it holds no named values")
+        raise DamagedFile(f"{place} is not a row: it is not a JSON object")
     return row
 
 

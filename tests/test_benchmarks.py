@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import isobatch
@@ -14,6 +15,7 @@ from benchmarks.peers.isobatch import flags, read_together, settings
 from benchmarks.peers.record import Watch, mean_or_none
 from benchmarks.peers.run import PEERS, combine, measure, shares, turns
 from benchmarks.peers.summary import summarize, table
+from benchmarks.probe_prediction import slower
 
 TINY = replace(CASES["cartpole-8x128"], n_envs=2, n_steps=16, total_timesteps=160, warm_up=1)
 
@@ -175,3 +177,13 @@ def test_cleanrl_s_output_is_read():
     assert watch.env_steps == 2 * TINY.rollout_size
     steps, _ = watch.warm
     assert steps == TINY.rollout_size
+
+
+def test_steps_to_the_same_progress_are_counted_from_mean_curves():
+    grid = np.linspace(0, 100, 201)
+    noise = np.random.default_rng(0).normal(size=(10, 1))
+    own, half_as_fast = grid + noise, grid / 2 + noise
+    assert slower(grid, own, own) == 1
+    assert slower(grid, own, half_as_fast) == 2
+    assert slower(grid, half_as_fast, own) == 0.5
+    assert slower(grid, own, own * 0) == np.inf  # Never there, rather than late.

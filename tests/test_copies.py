@@ -77,7 +77,7 @@ def test_environments_that_ignore_their_seeds_are_reported_once_in_one_line():
     said = warned(lambda: Walk(seeded=False))
     assert len(said) == 1
     assert said[0].startswith("python:make_env (gymnasium, your own): the first ")
-    assert "of each of its 4 environments began alike" in said[0]
+    assert "of its 4 environments have the same starts" in said[0]
     assert "share their random numbers" in said[0]
     assert "comparisons of n_envs" in said[0]
     assert "\n" not in said[0]
@@ -91,8 +91,8 @@ def test_two_environments_need_more_episodes_to_tell():
 def test_environments_in_lockstep_whatever_their_actions_are_reported():
     said = warned(Deaf, rows=4 * 300)
     assert len(said) == 1
-    assert "same observations, rewards and ends" in said[0]
-    assert "or actions change nothing" in said[0]
+    assert "same observations, rewards and episode ends" in said[0]
+    assert "or actions have no effect" in said[0]
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_rows_written_twice_are_cut(run):
 def test_a_lost_last_row_takes_the_checkpoint_before(run):
     lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (run / "metrics.jsonl").write_bytes(b"".join(shortened(lines)))
-    with pytest.warns(UserWarning, match="passed over"):
+    with pytest.warns(UserWarning, match="skipped"):
         isobatch.resume(run, total_timesteps=128, quiet=True)
     after = read_metrics(run)
     assert [row["iterations"] for row in after] == list(range(1, len(after) + 1))
@@ -239,6 +239,6 @@ def test_the_checkpoint_of_the_start_is_none_to_fall_back_to(tmp_path, name):
     ]
     (run / name).write_bytes(b"{]\n" + (run / name).read_bytes())
     before = content(run)
-    with pytest.raises(UserError, match="no checkpoint to go on from"):
+    with pytest.raises(UserError, match="no checkpoint to resume from"):
         isobatch.resume(run, total_timesteps=128, quiet=True)
     assert content(run) == before

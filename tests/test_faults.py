@@ -549,7 +549,7 @@ class TestSizes:
             ({"env_threads": 100_000}, "env_threads must lie in"),
             (
                 {"n_envs": 10**6, "n_steps": 10**6, "total_timesteps": 10**12},
-                r"1,000,000,000,000 rows .* of memory at least",
+                r"1,000,000,000,000 rows .* of memory or more",
             ),
             ({"hidden_sizes": (10**7, 10**7)}, "hidden_sizes 10000000 10000000 take"),
         ],
@@ -570,7 +570,7 @@ class TestSizes:
         assert machine.available_memory()
         monkeypatch.setattr(machine, "MEMORY", small)
         assert machine.available_memory() == 1024
-        with pytest.raises(UserError, match=r"20 rows .* takes 1.12 kB"):
+        with pytest.raises(UserError, match=r"20 rows .* needs 1.12 kB"):
             # 20 rows of 40 bytes and one number would just fit, of four numbers not.
             isobatch.train("CartPole-v1", **tiny(n_steps=10, hidden_sizes=(4, 4)), out=out)
 

@@ -460,7 +460,7 @@ class Branching(nn.Module):
 
 def test_encoder_that_cannot_be_compiled_is_said_and_learns_all_the_same():
     recipe = PLAIN.replace(encoder="custom", compile="on", n_epochs=3)
-    with pytest.warns(UserWarning, match="goes on uncompiled"):
+    with pytest.warns(UserWarning, match="continues uncompiled"):
         state, _ = learned(recipe, encoder=Branching)
     plain, _ = learned(recipe.replace(compile="off"), encoder=Branching)
     assert torch.equal(weights(state), weights(plain))

@@ -289,7 +289,7 @@ class TestCommand:
     def test_from_scratch_it_is_set_aside(self, tmp_path):
         out = tmp_path / "run"
         assert self.train(out, "--profile", "--quiet") == 0
-        with pytest.warns(UserWarning, match="has what was trained before"):
+        with pytest.warns(UserWarning, match="has the previous files"):
             assert main(["resume", str(out), "--from-scratch", "--quiet"]) == 0
         assert not (out / "profile.json").exists()
         assert (out / "set-aside-1" / "profile.json").exists()

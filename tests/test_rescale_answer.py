@@ -92,12 +92,12 @@ def test_the_record_says_what_to_expect_and_on_which_side_the_recipe_is(ask):
     assert "lost 0.18 of normalised area under the learning curve" in said
     assert "over 4 tasks (ppo, 10 seeds each; docs/results/scale-up.md)" in said
     # 256 / 16.807; the three tasks that cover it: (0.015 + 0.147 + 0.043) / 3.
-    assert "Here n_steps 256 covers GAE's horizon (15.2 times 16.8): on that side it lost" in said
+    assert "Here n_steps 256 covers GAE's horizon (15.2 times 16.8): in these cases it lost" in said
     assert "it lost 0.07 of normalised area" in said
     assert "On LunarLander-v3 itself: final score -0.24, area -0.15" in said
     far = unwrapped(ask(f"{SB3} --n-envs 2048 --keep rollout"))
     assert "Here n_steps 8 does not cover GAE's horizon (0.476 times 16.8)" in far
-    assert "on that side it lost 0.53 of normalised area" in far
+    assert "in these cases it lost 0.53 of normalised area" in far
     assert "256 times the environments was not measured" in far
 
 

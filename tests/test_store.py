@@ -238,7 +238,7 @@ def test_where_every_checkpoint_is_damaged_nothing_starts_over(run):
     for file in list((run.path / "checkpoints").iterdir()):
         flip(file, -1)
     before = files_under(run.path)
-    with pytest.raises(DamagedFile, match=r"no checkpoint to go on from.*--from-scratch"):
+    with pytest.raises(DamagedFile, match=r"no checkpoint to resume from.*--from-scratch"):
         run.last_checkpoint()
     assert files_under(run.path) == before
 

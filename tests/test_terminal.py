@@ -1,50 +1,31 @@
 """What commands show in a terminal: wrapped at words, and something at once."""
 
-import fcntl
 import json
-import os
-import pty
-import struct
-import subprocess
 import sys
-import termios
 
 import pytest
 
 import isobatch
+from benchmarks import captures
+from isobatch import cli
 from isobatch.cli import loading
 from isobatch.run import ending
 from isobatch.run.training import Run
 from isobatch.text import say, wrapped
 
-ROWS, COLUMNS = 40, 80
 ERASED = "\r\x1b[K"
 
 
 def in_a_terminal(*words, folder=None):
     """Run a command with a terminal of 80 columns for its output; return all it wrote there."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "isobatch", *words],
-        stdout=theirs,
-        stderr=theirs,
-        cwd=folder,
-        env=environment | {"TERM": "xterm"},
-    ) as process:
-        os.close(theirs)
-        written = b"".join(iter(lambda: _read(ours), b""))
-    os.close(ours)
-    assert process.returncode == 0, written.decode()
-    return written.decode().replace("\r\n", "\n")
+    written, code = captures.in_a_terminal([sys.executable, "-m", "isobatch", *words], folder)
+    assert code == 0, written
+    return written.replace("\r\n", "\n")
 
 
-def _read(terminal):
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # Its other end was closed.
-        return b""
+def test_a_capture_shows_what_stands_on_the_screen():
+    written = "loading ...\r\x1b[Kbar\x1b[0m 1%\r\n2 s\r\x1b[1A\x1b[2Kbar 50%\r\n3\r\n"
+    assert captures.screen(written) == ["bar 50%", "3 s"]
 
 
 def test_a_long_line_is_broken_between_words_and_indented():
@@ -93,14 +74,16 @@ def test_training_says_first_what_is_loaded_and_last_where_it_is(tmp_path):
 def test_help_loads_nothing(tmp_path):
     screen = in_a_terminal("--help", folder=tmp_path)
     assert "loading" not in screen
-    assert max(map(len, screen.splitlines())) <= COLUMNS
+    assert max(map(len, screen.splitlines())) <= captures.COLUMNS
 
 
-@pytest.mark.parametrize("name", ["resume", "eval", "study", "query", "verify", "check", "show"])
-def test_a_commands_help_fits(name, tmp_path):
-    words = [sys.executable, "-m", "isobatch", name, "--help"]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert max(map(len, shown.stdout.splitlines())) <= COLUMNS
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_a_commands_help_fits(name, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([name, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"usage: isobatch {name}")
+    assert max(map(len, lines)) <= captures.COLUMNS
 
 
 def test_nothing_is_shown_where_errors_go_to_a_file(capsys):

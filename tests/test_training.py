@@ -387,7 +387,7 @@ def test_rows_past_the_checkpoint_are_cut_and_made_again(out):
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     with (out / "metrics.jsonl").open("a") as file:
         file.write('{"iterations": 5, "env_st')
-    with pytest.warns(UserWarning, match=r"passed over.*hash does not match|goes on from"):
+    with pytest.warns(UserWarning, match=r"skipped.*hash does not match|continues from"):
         run = isobatch.resume(out, quiet=True)
     assert [row["iterations"] for row in run.metrics] == list(range(1, len(run.metrics) + 1))
     kept = [row for row in run.metrics if row in rows]
@@ -400,10 +400,10 @@ def test_a_run_without_any_good_checkpoint_begins_again_only_where_asked_to(out)
     rows = isobatch.train("CartPole-v1", **TINY, total_timesteps=64, out=out).metrics
     for file in (out / "checkpoints").iterdir():
         file.write_bytes(b"gone")
-    with pytest.raises(UserError, match="no checkpoint to go on from"):
+    with pytest.raises(UserError, match="no checkpoint to resume from"):
         isobatch.resume(out, quiet=True)
     assert isobatch.Run(out).metrics == rows
-    with pytest.warns(UserWarning, match="set-aside-1 has what was trained before"):
+    with pytest.warns(UserWarning, match="set-aside-1 has the previous files"):
         run = isobatch.resume(out, from_scratch=True, quiet=True)
     drop = (*CLOCK_COLUMNS, "resumed")
     plain = [[{k: v for k, v in row.items() if k not in drop} for row in each]

@@ -1,4 +1,4 @@
-"""Advice on a run: what its numbers say is the matter, and what to try.
+"""Advice on a run: what its numbers say is wrong, and what to try.
 
     print(isobatch.advise("runs/cartpole"))
 
@@ -50,7 +50,7 @@ class OnDisk(Protocol):
 
 
 def advise(run: str | Path | OnDisk) -> Advice:
-    """Return what there is to say about a run, or a run directory: an answer that prints."""
+    """Return the advice for a run or a run directory; it prints like `isobatch advise`."""
     path = run if isinstance(run, str | Path) else run.path
     history = read(path)
     return Advice(str(path), history, look(history))

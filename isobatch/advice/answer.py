@@ -46,10 +46,7 @@ class Advice(Sequence[Finding]):
     @property
     def counts(self) -> str:
         """How many findings of each severity: 1 problem, 2 notes."""
-        counts = Counter(each.severity for each in self.findings)
-        said = [counted(counts[each], each) for each in SEVERITIES if counts[each]]
-        grave = any(each.is_grave for each in self.findings)
-        return ", ".join(said if grave else ["nothing above a note", *said])
+        return counts(self.findings)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -129,6 +126,14 @@ class Advice(Sequence[Finding]):
         hidden = [each.rule for each in self.findings if each not in shown]
         named = f": {', '.join(hidden)} (shown by --verbose)" if hidden else ""
         return f"Found: {self.counts}{named}."
+
+
+def counts(findings: Sequence[Finding]) -> str:
+    """Say how many findings of each severity there are: 1 problem, 2 notes."""
+    of_each = Counter(each.severity for each in findings)
+    said = [counted(of_each[each], each) for each in SEVERITIES if of_each[each]]
+    grave = any(each.is_grave for each in findings)
+    return ", ".join(said if grave else ["nothing above a note", *said])
 
 
 def _lines(found: Finding, verbose: bool) -> list[str]:

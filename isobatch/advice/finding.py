@@ -24,7 +24,7 @@ class Finding:
     threshold: float
     """What it is held against."""
     sentence: str
-    """What is the matter, with the number, and what that means."""
+    """What is wrong, with the number, and what that means."""
     suggestion: str
     """What to try, as a sentence without its full stop."""
     changes: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Advice while a run trains: fed each row, it says what is the matter now, and when that changes.
+"""Advice while a run trains: fed each row, it says what is wrong now, and when that changes.
 
     watch = Watch(recipe, path)
     for text in watch.see(row):

@@ -108,7 +108,7 @@ def times(factor: float) -> str:
 
 # What keeps a run from learning.
 
-LEARNING = " (a note where the return has risen by half or more)"
+LEARNING = " (a note if the return has risen by half or more)"
 
 HUGE_GRADIENT, HUGE_LOSS = 1e4, 1e6
 """Norms and losses far beyond what runs here had: under 300 and 1,400. None of them diverged, so
@@ -322,11 +322,11 @@ UNEXPLAINED = 0.05
     f"vf_coef x value loss over {LARGE_SHARED:g} in a shared network, or over "
     f"{LARGE_VALUE_LOSS:.0f} with an explained variance under {UNEXPLAINED}; gradient norm over "
     f"{DROWNED:.0f} x max_grad_norm, rewards not normalised, a fifth of the budget spent (a note "
-    "where the return has risen by half or more)",
+    "if the return has risen by half or more)",
     OURS,
 )
 def value_scale(run: History) -> Finding | None:
-    """The value loss is so large that its gradient drowns the policy's, or is clipped to nothing.
+    """The value loss is so large that its gradient outweighs the policy's, or is clipped away.
 
     With one network both losses move the same weights; with two, clipping the norm of both
     gradients together leaves the value function a step too small for returns in the hundreds.
@@ -354,7 +354,7 @@ def value_scale(run: History) -> Finding | None:
         f"vf_coef x value loss is {weighted:.3g}{beside}, and gradients of norm {norm:.3g} are "
         f"clipped to {clipped:g}: "
         + (
-            "in a shared network the value function's gradient drowns the policy's"
+            "in a shared network the value function's gradient outweighs the policy's"
             if shared
             else "too little is left for the value function to learn returns this large"
         ),
@@ -391,7 +391,7 @@ def value_weight(run: History) -> Finding | None:
 
 @rule(
     f"explained variance under {UNEXPLAINED} after a quarter of the budget, while advantages are "
-    "no small part of what they were",
+    "not much smaller than at first",
     OURS,
 )
 def value_unlearned(run: History) -> Finding | None:
@@ -413,7 +413,7 @@ def value_unlearned(run: History) -> Finding | None:
         explained,
         UNEXPLAINED,
         f"explained variance {explained:.2g} {run.lately}, under {UNEXPLAINED}: the value function "
-        "says no more about returns than their mean would",
+        "predicts returns no better than their mean",
         "take larger steps on the value function"
         if normalised
         else "normalise rewards, so that returns are of the size that networks learn",
@@ -437,7 +437,7 @@ def return_fallen(run: History) -> Finding | None:
         lost,
         FALLEN,
         f"the mean return fell from {best:.4g} to {now:.4g}, {much} of what had been gained",
-        "take smaller steps, that become smaller in the course of the run",
+        "take smaller steps, that become smaller during the run",
         smaller_steps(run, 0.5) | to(learning_rate_schedule="linear"),
     )
 
@@ -557,8 +557,8 @@ def few_updates(run: History) -> Finding | None:
             steps,
             FEW_STEPS,
             f"{total:,} environment steps are {steps:,.0f} gradient steps, under {FEW_STEPS}: "
-            "the policy changes too seldom to get far",
-            "cut rollouts into more minibatches",
+            "the policy changes too rarely to learn much",
+            "split rollouts into more minibatches",
             to(n_minibatches=min(32, max(4, 2 * batch.n_minibatches))),
         )
     wanted = max(1, total // (FEW_ITERATIONS * 2))
@@ -571,7 +571,7 @@ def few_updates(run: History) -> Finding | None:
         iterations,
         FEW_ITERATIONS,
         f"{total:,} environment steps are {iterations:.3g} iterations of {batch.rollout_size:,}, "
-        f"under {FEW_ITERATIONS}: the policy that acts changes too seldom to get far",
+        f"under {FEW_ITERATIONS}: the policy that acts changes too rarely to learn much",
         "collect smaller rollouts, or train for longer",
         to(n_envs=n_envs, n_steps=n_steps, n_minibatches=min(4, n_envs * n_steps))
         if cuts(run)
@@ -634,7 +634,7 @@ BEYOND = 2.0
 
 
 @rule(
-    f"minibatches over {BEYOND:.0f} x the measured noise scale (a note where over 1 x it)",
+    f"minibatches over {BEYOND:.0f} x the measured noise scale (a note if over 1 x it)",
     "McCandlish et al. 2018",
 )
 def beyond_noise(run: History) -> Finding | None:
@@ -650,7 +650,7 @@ def beyond_noise(run: History) -> Finding | None:
         scale,
         f"minibatches of {rows:,} rows, and a measured noise scale of {scale:,.0f}: beyond it more "
         "rows hardly make a step better",
-        "collect smaller rollouts" if fixed else "cut rollouts into more minibatches",
+        "collect smaller rollouts" if fixed else "split rollouts into more minibatches",
         NOTHING if fixed or more > run.batch.rollout_size else to(n_minibatches=more),
     )
 
@@ -764,36 +764,11 @@ def dormant_units(run: History) -> Finding | None:
                 now,
                 DORMANT,
                 f"{now:.0%} of units{' of the ' + part[1:] if part else ''} are dormant "
-                f"{run.lately}, {first:.0%} at first: the network uses less of itself",
+                f"{run.lately}, {first:.0%} at first: the network uses fewer of its units",
                 "take smaller steps, or use more environments at the same rollout",
                 smaller_steps(run, 0.5) | more_environments(run),
             )
     return None
-
-
-SCATTERED = 0.1
-"""Of discrete policies: 0.25 is the most there can be. Runs that learn had up to 0.09."""
-
-
-@rule(
-    f"policy variance over {SCATTERED:g} of discrete actions, and the return has not risen by half",
-    MAYOR_NUMBERS,
-)
-def policy_variance(run: History) -> Finding | None:
-    """Some actions are all but certain, and others are guesses."""
-    found = run.median("policy_variance", SELDOM)
-    if found is None or found <= SCATTERED or run.learns:
-        return None
-    if run.actions is not None and run.actions.entropy is None:
-        return None  # Densities have no bound.
-    return note(
-        found,
-        SCATTERED,
-        f"policy variance {found:.2g}, over {SCATTERED:g}: the policy is sure in some states and "
-        "guesses in others",
-        "take smaller steps, or use more environments at the same rollout",
-        smaller_steps(run, 0.5) | more_environments(run),
-    )
 
 
 NEW_STATES, FEWER_NEW = 0.02, 10.0
@@ -806,7 +781,7 @@ NEW_STATES, FEWER_NEW = 0.02, 10.0
     MAYOR_NUMBERS,
 )
 def state_coverage(run: History) -> Finding | None:
-    """The policy goes where it has been, and has not found what it needs there."""
+    """The policy revisits known states, and has not found what it needs there."""
     places, coverage = run.column("state_coverage")
     steps = [run.at("env_steps", place) or 0.0 for place in places]
     if len(steps) < SELDOM or run.has_progressed is not False or steps[-1] <= steps[-2]:
@@ -819,7 +794,7 @@ def state_coverage(run: History) -> Finding | None:
         new,
         NEW_STATES,
         f"{new:.1%} of recent steps reach states not seen before, {coverage[0]:.0%} at first, and "
-        "the return is no better than then: the policy goes where it has been",
+        "the return is no better than then: the policy revisits known states",
         "explore more, or use more environments at the same rollout",
         more_environments(run) if run.algorithm.explores else more_entropy(run),
     )
@@ -847,7 +822,7 @@ SMALL, PER_ACTION = 32, 10
 
 
 @rule(
-    f"minibatches under {SMALL} rows (a note where under {PER_ACTION} x the action dimensions)",
+    f"minibatches under {SMALL} rows (a note if under {PER_ACTION} x the action dimensions)",
     NOTES,
 )
 def small_minibatch(run: History) -> Finding | None:
@@ -864,7 +839,7 @@ def small_minibatch(run: History) -> Finding | None:
         rows,
         least,
         f"minibatches of {rows} rows, under {least} ({why} are usual): gradients are mostly noise",
-        "cut rollouts into fewer minibatches" if cuts(run) else "collect larger rollouts",
+        "split rollouts into fewer minibatches" if cuts(run) else "collect larger rollouts",
         to(n_minibatches=min(fewer, batch.n_minibatches))
         if cuts(run) and batch.rollout_size >= least
         else to(n_envs=math.ceil(least / batch.n_steps) * batch.n_minibatches),
@@ -885,7 +860,7 @@ def few_minibatches(run: History) -> Finding | None:
         FEWEST,
         f"{counted(count, 'minibatch', 'minibatches')} a rollout of {batch.rollout_size:,} rows, "
         f"where {FEWEST} to {MOST} are usual: few gradient steps for the data",
-        "cut rollouts into more minibatches",
+        "split rollouts into more minibatches",
         to(n_minibatches=min(FEWEST, batch.rollout_size // SMALL)),
     )
 
@@ -901,7 +876,7 @@ def many_minibatches(run: History) -> Finding | None:
         MOST,
         f"{count} minibatches a rollout, where {FEWEST} to {MOST} are usual: many steps on data of "
         "one policy",
-        "cut rollouts into fewer minibatches",
+        "split rollouts into fewer minibatches",
         to(n_minibatches=MOST),
     )
 
@@ -915,7 +890,7 @@ def lone_environments(run: History) -> Finding | None:
     return warning(
         each,
         2,
-        f"minibatches hold {each:.2g} environments, under 2: each is of one trajectory",
+        f"minibatches hold {each:.2g} environments, under 2: each comes from one trajectory",
         "draw minibatches from single rows of all environments",
         to(minibatches_by="samples"),
     )
@@ -985,7 +960,7 @@ def advantage_swings(run: History) -> Finding | None:
         swing,
         SWING,
         f"the advantages' standard deviation goes up and down by {times(swing)} from one iteration "
-        f"to the next, {SWING:.0f}x or more: normalised, advantages change their meaning",
+        f"to the next, {SWING:.0f}x or more: normalised, advantages change their scale",
         "normalise them over more iterations",
         to(advantage_normalization="ewma", advantage_decay=0.9),
     )

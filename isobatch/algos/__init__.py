@@ -57,11 +57,11 @@ def algorithm(
     coefficients: Mapping[str, float] | None = None,
     **features: Any,
 ) -> Callable[[type], type]:
-    """Make a class the learner of the algorithm `name`, for recipes to use.
+    """Register a class as the learner of the algorithm `name`.
 
-    What is not said is as it is `like` another. `presets` are recipe fields, or a function from
-    (family, PPO's fields) to them, over the other's. `coefficients` are settings of its own with
-    their defaults, which the recipe then has, flat like any other field. `features` are the other
+    Everything else is inherited from the algorithm `like`. `presets` are recipe fields, or a
+    function from (family, PPO's fields) to them, which override those of `like`. `coefficients` are
+    its own settings with their defaults, which become recipe fields. `features` are the other
     fields of `isobatch.registry.Algorithm`: model, fixes, stale, phasic ...
     """
     base, own = registry.find(like), dict(coefficients or {})

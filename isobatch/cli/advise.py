@@ -6,11 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from isobatch import advice
-from isobatch.cli.flags import Parser, add_recipe_flags, given
+from isobatch.cli.flags import Parser, add_recipe_flags, given, usage
 from isobatch.errors import UserError
 from isobatch.text import say, wrapped
 
-USAGE = "isobatch advise RUN [--verbose], or isobatch advise --throughput ENV [options]"
+USAGE = usage("isobatch advise RUN [--verbose]", "isobatch advise --throughput ENV [options]")
 THROUGHPUT = "--throughput"
 
 
@@ -20,19 +20,19 @@ def advise(arguments: list[str]) -> int:
         return _throughput(arguments)
     parser = Parser(
         prog="isobatch advise",
-        description="Say what a run's numbers mean: what is the matter, the most important first, "
-        "and what to try. With --throughput, time a recipe over numbers of environments on this "
+        description="Say what a run's numbers mean: what is wrong, most important first, and what "
+        "to try. With --throughput, time a recipe with different numbers of environments on this "
         "machine, in about a minute.",
         usage=USAGE,
     )
-    parser.add_argument("run", type=Path, help="run directory, also of a run under way")
+    parser.add_argument("run", type=Path, help="run directory; the run may still be training")
     parser.add_argument(
         "--verbose",
         action="store_true",
-        help="also show notes, and since when, the threshold and the source of each finding",
+        help="also show notes, and the start, threshold and source of each finding",
     )
     parser.add_argument(
-        THROUGHPUT, metavar="ENV", help="instead: steps/s and memory over n_envs for a recipe"
+        THROUGHPUT, metavar="ENV", help="instead: measure steps/s and memory for several n_envs"
     )
     parsed = parser.parse_args(arguments)
     for line in advice.advise(parsed.run).lines(parsed.verbose):

@@ -14,7 +14,7 @@ def check(arguments: list[str]) -> int:
     parser = Parser(
         prog="isobatch check",
         description="Read every file of a run or a study and compare it with its hash, its "
-        "checkpoint and its recipe. Nothing is changed. The exit code is 0 where all is intact, "
+        "checkpoint and its recipe. Nothing is changed. The exit code is 0 if all is intact, "
         "otherwise 1.",
     )
     parser.add_argument("run", type=Path, help="run or study directory")

@@ -36,7 +36,7 @@ def evaluate(arguments: list[str]) -> int:
     parser.add_argument(
         "--best",
         action="store_true",
-        help="the policy that evaluations while training scored highest, instead of the last",
+        help="the policy with the highest evaluation while training, instead of the last",
     )
     add_env_flag(parser)
     parser.add_argument(

@@ -39,6 +39,11 @@ class _Help(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=30, width=80)
 
 
+def usage(*forms: str) -> str:
+    """Return the usage of a command, each form on a line: argparse wraps no usage it is given."""
+    return "\n   or: ".join(forms)
+
+
 def add_recipe_flags(parser: argparse.ArgumentParser, base: Recipe) -> None:
     """Add a flag for each field of the recipe but its environment, `base`'s values in the help.
 
@@ -107,6 +112,8 @@ def _add_fields(group: Any, table: Any, skipped: tuple[str, ...] = ()) -> None:
         if field.name in skipped or dataclasses.is_dataclass(value) or isinstance(value, Mapping):
             continue
         shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        if isinstance(value, float):
+            shown = str(float(f"{value:.6g}"))
         if value is None or isinstance(value, bool):
             shown = shown.lower()
         group.add_argument(

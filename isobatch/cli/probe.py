@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch import files
-from isobatch.cli.flags import Parser, add_env_flag, whole_between
+from isobatch.cli.flags import Parser, add_env_flag, usage, whole_between
 from isobatch.errors import UserError, shown
 from isobatch.probe import probing
 from isobatch.probe.laboratory import Progress
@@ -28,14 +28,14 @@ def probe(arguments: list[str]) -> int:
         prog="isobatch probe",
         description="Measure bias and variance of the gradient. Answers which shape N x T "
         "(environments x steps) has the smallest error, and whether the batch is too small.",
-        usage="isobatch probe RUN [options], or isobatch probe ENV --policy random",
+        usage=usage("isobatch probe RUN [options]", "isobatch probe ENV --policy random"),
     )
     parser.add_argument("source", metavar="RUN|ENV", help="run directory, or environment id")
     parser.add_argument(
         "--at",
         metavar="FRACTION,...",
         help="policies of the run to probe, as fractions of its budget (default: the one nearest "
-        "to half; earlier ones where that has no gradient left)",
+        "to half; earlier ones if that has no measurable gradient)",
     )
     parser.add_argument(
         "--policy", choices=["random"], help="with ENV: the preset's networks, untrained"
@@ -76,9 +76,7 @@ def probe(arguments: list[str]) -> int:
         help="seed of the probe's environments (default: 0)",
     )
     add_env_flag(parser)
-    parser.add_argument(
-        "--verbose", action="store_true", help="also print what the answer rests on, and tables"
-    )
+    parser.add_argument("--verbose", action="store_true", help="also print details and tables")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="results (default: probe.json in the run)"
     )
@@ -143,17 +141,18 @@ def _progress_bar() -> Iterator[Progress]:
     with Bars(
         TextColumn("{task.description:22}"),
         BarColumn(bar_width=20),
-        TextColumn("{task.completed:,.0f}"),
+        TextColumn("{task.fields[count]}"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
     ) as bars:
-        task = bars.add_task("starting", total=None)
+        task = bars.add_task("starting", total=None, count="")
         most = 0
 
         def show(what: str, done: int, total: int) -> None:
             nonlocal most
             most = max(most, done)
-            bars.update(task, description=what, completed=done, total=total or None)
+            count = f"{done:,} of {total:,}" if total else f"{done:,}"
+            bars.update(task, description=what, completed=done, total=total or None, count=count)
 
         yield show
-        bars.update(task, description="done", completed=most, total=most or 1)
+        bars.update(task, description="done", completed=most, total=most or 1, count="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from isobatch.cli.flags import Parser
+from isobatch.cli.flags import Parser, usage
 from isobatch.errors import UserError
 from isobatch.text import counted, say
 
@@ -19,7 +19,9 @@ def report(arguments: list[str]) -> int:
         prog="isobatch report",
         description="Write one HTML page that needs no network: of a study, a run, or several "
         "runs compared.",
-        usage="isobatch report STUDY [--out FILE], or isobatch report RUN [RUN ...] [--out FILE]",
+        usage=usage(
+            "isobatch report STUDY [--out FILE]", "isobatch report RUN [RUN ...] [--out FILE]"
+        ),
     )
     parser.add_argument(
         "sources",
@@ -32,7 +34,7 @@ def report(arguments: list[str]) -> int:
         "--out",
         type=Path,
         metavar="FILE",
-        help="default: report.html in the directory given, of several in the working directory",
+        help="default: report.html in the given directory, for several runs in the working one",
     )
     parsed = parser.parse_args(arguments)
     sources: list[Path] = parsed.sources
@@ -42,7 +44,7 @@ def report(arguments: list[str]) -> int:
         return finish(sources[0], False, parsed.out)
     for path in sources:
         if (path / "study.json").exists():
-            raise UserError(f"{path} is a study, which has a page of its own: report it alone")
+            raise UserError(f"{path} is a study, which has its own page: report it alone")
     return _runs(sources, parsed.out)
 
 

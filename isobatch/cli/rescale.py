@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch import exchange, files, rescaling
-from isobatch.cli.flags import Parser, positive_number, whole_between
+from isobatch.cli.flags import Parser, positive_number, usage, whole_between
 from isobatch.errors import UserError
 from isobatch.plain import LARGEST
 from isobatch.scaling import KEEPS, SIZES, Rescaled
@@ -20,8 +20,10 @@ def rescale(arguments: list[str]) -> int:
         prog="isobatch rescale",
         description="Adapt a recipe tuned at one batch to another, by the rules of arXiv "
         "2110.00641, section 4.",
-        usage="isobatch rescale RECIPE|RUN|ENV --n-envs N [options], or isobatch rescale --from "
-        "FORMAT NAME=VALUE ... --n-envs N",
+        usage=usage(
+            "isobatch rescale RECIPE|RUN|ENV --n-envs N [options]",
+            "isobatch rescale --from FORMAT NAME=VALUE ... --n-envs N",
+        ),
     )
     parser.add_argument("--algo", metavar="NAME", help="with ENV: whose preset (default: ppo)")
     for name in SIZES:
@@ -31,8 +33,8 @@ def rescale(arguments: list[str]) -> int:
     parser.add_argument(
         "--keep",
         choices=KEEPS,
-        help="what stays when N or T changes: the rollout's rows, the minibatch size or the number "
-        "of minibatches (default: rollout where N alone grows and n_steps still covers GAE's "
+        help="what stays when N or T changes: the rollout size, the minibatch size or the number "
+        "of minibatches (default: rollout if only N grows and n_steps still covers GAE's "
         "horizon, else minibatches)",
     )
     parser.add_argument(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isobatch.cli.flags import Parser, whole_between
+from isobatch.cli.flags import Parser, usage, whole_between
 from isobatch.errors import UserError
 from isobatch.study.checks import MOST_SEEDS
 from isobatch.text import columns, counted, duration, say, size
@@ -29,7 +29,7 @@ def study(arguments: list[str]) -> int:
         prog="isobatch study",
         description="Compare arms (recipes) over environments and seeds, all at the same budget of "
         "environment steps. Run the same command again to resume a stopped study.",
-        usage="isobatch study NAME|FILE.toml [options], or isobatch study --list",
+        usage=usage("isobatch study NAME|FILE.toml [options]", "isobatch study --list"),
     )
     parser.add_argument("source", nargs="?", metavar="NAME|FILE", help="a preset or a TOML file")
     parser.add_argument("--list", action="store_true", help="list the presets and their claims")
@@ -69,9 +69,7 @@ def study(arguments: list[str]) -> int:
         "--env", action="append", default=[], metavar="MODULE:ID",
         help="allow importing a module that an environment of the study names",
     )  # fmt: skip
-    parser.add_argument(
-        "--no-cohorts", action="store_true", help="train every run by itself, one at a time"
-    )
+    parser.add_argument("--no-cohorts", action="store_true", help="train the runs one at a time")
     parser.add_argument("--quiet", action="store_true", help="print only the verdicts")
     parsed = parser.parse_args(arguments)
     if parsed.list:

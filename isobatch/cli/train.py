@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isobatch.cli.flags import Parser, add_env_flag, add_recipe_flags, given, whole_number
+from isobatch.cli.flags import Parser, add_env_flag, add_recipe_flags, given, usage, whole_number
 from isobatch.clock import OFF, Clock, process_seconds
 from isobatch.errors import UserError
 from isobatch.parent import ONE_THREAD
@@ -30,7 +30,7 @@ def train(arguments: list[str]) -> int:
     parser = Parser(
         prog=f"isobatch train {base.env if env else 'ENV'}",
         description="Train a policy. Every option overrides the environment's preset.",
-        usage="isobatch train ENV [options], or isobatch train --recipe FILE [options]",
+        usage=usage("isobatch train ENV [options]", "isobatch train --recipe FILE [options]"),
     )
     _add_output_flags(parser)
     parser.add_argument("--recipe", type=Path, metavar="FILE", help="read the recipe from a file")

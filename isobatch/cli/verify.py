@@ -20,7 +20,7 @@ def verify(arguments: list[str]) -> int:
         prog="isobatch verify",
         description="Train a run's recipe again in a temporary directory, for about a minute, and "
         "compare its metrics with the run's, bit by bit, except for times. The exit code is 0 "
-        "where they are identical, otherwise 1.",
+        "if they are identical, otherwise 1.",
     )
     parser.add_argument("run", type=Path, help="run directory")
     much = parser.add_mutually_exclusive_group()

@@ -46,9 +46,9 @@ def misfit(observation: Any, layout: ObservationLayout) -> str | None:
         try:
             array = np.asarray(value)
         except ValueError:
-            return f"an observation{where} that is no array"
+            return f"an observation{where} that is not an array"
         if array.dtype.kind not in "biuf":
-            return f"an observation{where} of type {array.dtype}, which is no number"
+            return f"an observation{where} of type {array.dtype}, not a number"
         if array.shape != leaf.shape:
             return f"an observation{where} of shape {array.shape}, not {leaf.shape}"
     return None

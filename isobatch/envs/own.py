@@ -21,7 +21,7 @@ PREFIX = "python:"
 
 
 def environment(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function that returns an environment the environment `python:name`, for recipes.
+    """Register a function that returns an environment as the environment `python:name`.
 
     What it returns is as for `train(make_env=...)`; `env_options` are its keyword arguments.
     """
@@ -73,7 +73,7 @@ def _registered(name: str, settings: Environment) -> MakeEnv:
 def unregistered(name: str) -> UserError:
     """Return the error of a name that no function stands behind."""
     return UserError(
-        f"environment {PREFIX + name!r} is made by a function of your own, not registered here."
+        f"environment {PREFIX + name!r} comes from your own function, which is not registered."
         f"{nearest(name, list(registry.ENVIRONMENTS))} In Python pass make_env; on the command "
         f'line --import MODULE, one that has @isobatch.environment("{name}") above the function',
         field="env",

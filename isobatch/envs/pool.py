@@ -259,8 +259,8 @@ def _make_pool(env_id: str, seeds: list[int], threads: int, arguments: dict[str,
                     raise UserError(f"{env_id} has no option {name!r}.{hint}")
             if "max_episode_steps" in arguments and _is_unlimited(env_id):
                 raise UserError(
-                    f"{env_id} does not heed max_episode_steps: EnvPool would let its episodes go "
-                    "on, and call every end after it a truncation"
+                    f"{env_id} ignores max_episode_steps: EnvPool would let its episodes "
+                    "continue and report every later end as a truncation"
                 )
             if known.get("max_num_players", 1) > 1:
                 raise UserError(

@@ -78,22 +78,22 @@ class CopyWatch:
         starts = self._starts[1:episodes]
         if chance(starts, count) < CHANCE:
             return (
-                f"the first {episodes} episodes of each of its {count} environments began alike, "
+                f"the first {episodes} episodes of its {count} environments have the same starts, "
                 "though starts differ from episode to episode: they share their random numbers or "
-                "their list of starts, and comparisons of n_envs say nothing"
+                "their list of starts, and comparisons of n_envs are invalid"
             )
         if self._in_step and self._steps >= LOCKSTEP:
             return (
-                f"its {count} environments gave the same observations, rewards and ends in "
+                f"its {count} environments gave the same observations, rewards and episode ends in "
                 f"{self._steps} steps with different actions: they are copies of each other, or "
-                "actions change nothing, and comparisons of n_envs say nothing"
+                "actions have no effect, and comparisons of n_envs are invalid"
             )
         named = "random" in self._env.name.lower()
         if named and episodes >= NAMED and len(set(starts)) == 1:
             return (
-                f"all of the first {episodes} episodes of its {count} environments began alike, "
-                "though it is called random: it draws no start, or does not show it, and "
-                "comparisons of n_envs hold for one start"
+                f"all of the first {episodes} episodes of its {count} environments have the same "
+                "start, though it is called random: the start is not random, or the observation "
+                "does not show it, and comparisons of n_envs hold for one start"
             )
         return None
 

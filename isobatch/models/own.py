@@ -14,9 +14,9 @@ EncoderFactory = Callable[[ObservationLayout], nn.Module]
 
 
 def encoder(name: str) -> Callable[[EncoderFactory], EncoderFactory]:
-    """Make a function from `ObservationLayout` to a torch module the encoder `name`, for recipes.
+    """Register a function from `ObservationLayout` to a torch module as the encoder `name`.
 
-    A class whose constructor takes the layout is such a function.
+    A class whose constructor takes the layout works too.
     """
 
     def register(factory: EncoderFactory) -> EncoderFactory:
@@ -39,8 +39,8 @@ def find(name: str) -> EncoderFactory | None:
     registry.refuse_unknown_encoder(name)
     if name not in registry.ENCODERS:
         raise UserError(
-            "the encoder is one of your own, without a name: in Python pass encoder=; on the "
-            f'command line --import MODULE, one that has @isobatch.encoder("{name}") above it',
+            "the run has your own encoder, which is not registered: in Python pass encoder=; on "
+            f'the command line --import MODULE, one that has @isobatch.encoder("{name}") above it',
             field="encoder",
         )
     return registry.ENCODERS[name]

@@ -7,13 +7,14 @@ import hashlib
 import json
 import math
 import platform
+import re
 from functools import partial
 from importlib import resources
 from importlib.metadata import version
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from isobatch import __version__
 from isobatch.text import interval
@@ -29,7 +30,9 @@ def fill(package: str, data: dict[str, Any], **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "interval": partial(interval, digits=".3f")}
+    environment.filters |= {
+        "number": number, "interval": partial(interval, digits=".3f"), "unbroken": unbroken,
+    }  # fmt: skip
     scripts = {"script": _file("app.js"), "plotly": _plotly()}
     return environment.get_template("template.html").render(
         **values,
@@ -60,6 +63,13 @@ def number(value: float | None) -> str:
     if value is None or math.isnan(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}"
+
+
+def unbroken(text: str) -> Markup:
+    """Return a text in which browsers break neither a flag at its hyphens nor |G|² before the 2."""
+    plain = str(escape(text))
+    whole = r"--[a-z][\w-]*|\|G\|²"
+    return Markup(re.sub(whole, r'<span class="whole">\g<0></span>', plain))
 
 
 def embedded(data: Any) -> Markup:

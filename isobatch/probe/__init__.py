@@ -1,4 +1,4 @@
-"""The gradient laboratory: which shape has the smallest error, and where its noise comes from.
+"""The gradient probe: which shape has the smallest error, and where its noise comes from.
 
 run(run_or_path, ...)        the answer of `isobatch probe`: prints as it, renders in a notebook
 investigate(policy, ...)     what it rests on, of a policy in its environment

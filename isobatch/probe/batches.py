@@ -22,15 +22,16 @@ from isobatch.recipe import Recipe
 
 @dataclass(frozen=True)
 class Batches:
-    """K batches of one shape, decomposed."""
+    """As many batches of one shape as the environments collected make up, decomposed."""
 
     shape: Shape
     batches: int
+    """How many: at least those asked for."""
     raw: Decomposition
     normalized: Decomposition | None
     """With advantages normalised in each batch; None of the value function."""
     across: tuple[float | None, float | None]
-    """The variance of the K batches' gradients itself, raw and normalised; None of one batch."""
+    """The variance of the batches' gradients itself, raw and normalised; None of one batch."""
     noise: list[NoiseScale]
     credit: Credit
     minibatches: agreement.Minibatches
@@ -51,12 +52,15 @@ def take_apart(
     question: Question,
     recipe: Recipe,
 ) -> Batches:
-    """Decompose K batches of a shape: each the first T steps of N environments.
+    """Decompose batches of a shape: each the first T steps of N environments.
 
-    `pairs` [rows, M] number the states and actions that were seen: `credit.numbered`.
+    Every environment counts, as in the curve, so that both see the same gradient. The first `count`
+    batches are compared with each other. `pairs` [rows, M] number the states and actions that were
+    seen: `credit.numbered`.
     """
     n_envs, n_steps = shape
-    total = count * n_envs
+    batches = experience.rollout.valid.shape[1] // n_envs
+    total = batches * n_envs
     objective = recipe.objective
     advantages = experience.advantages(n_steps, n_steps, objective.gamma, gae_lambda(recipe))
     scales = advantages[:, :total].T
@@ -64,19 +68,22 @@ def take_apart(
     vectors = found.vectors[:n_steps, :total].transpose(0, 1)
     squares = found.squares[:n_steps, :total].T
     raw = Clusters.scaled(scales, vectors, squares, valid, PARTS)
-    within = _normalized(scales, valid, count)
+    within = _normalized(scales, valid, batches)
     apart = question.loss == "policy"
     normal = Clusters.scaled(within, vectors, squares, valid) if apart else None
 
     def batched(rows: Tensor) -> Tensor:
-        return rows.unflatten(0, (count, n_envs))
+        return rows.unflatten(0, (batches, n_envs))
 
     def means(rows: Tensor) -> Tensor:
         return agreement.batch_means(batched(rows), batched(vectors), batched(valid))
 
+    def first(rows: Tensor) -> Tensor:
+        return batched(rows)[:count]
+
     return Batches(
         shape,
-        count,
+        batches,
         raw=decompose_clusters(raw, n_envs, n_steps),
         normalized=decompose_clusters(normal, n_envs, n_steps) if normal else None,
         across=(
@@ -86,11 +93,9 @@ def take_apart(
         noise=list(noise_of_clusters(raw).values()),
         credit=credit_noise(scales, squares, pairs[:n_steps, :total].T, valid, shape.samples),
         minibatches=agreement.minibatches(
-            batched(scales), batched(vectors), batched(valid), recipe.batch.minibatch_size
+            first(scales), first(vectors), first(valid), recipe.batch.minibatch_size
         ),
-        agreement=agreement.agreement(
-            batched(scales), batched(vectors), batched(squares), batched(valid)
-        ),
+        agreement=agreement.agreement(first(scales), first(vectors), first(squares), first(valid)),
         lags=agreement.lagged(scales, vectors, squares, valid),
     )
 

@@ -48,7 +48,7 @@ class Probe:
     run: str | None = None
     """The run's name."""
     passed_over: list[str] = field(default_factory=list)
-    """Of the policies tried first, why they were passed over."""
+    """Of the policies tried first, why they were skipped."""
 
     def __str__(self) -> str:
         return "\n\n".join("\n".join(wrapped("\n".join(part))) for part in self._parts())
@@ -195,7 +195,7 @@ def _from_the_middle(path: Path) -> Iterator[Policy]:
 
 
 def _passed_over(findings: Findings) -> str:
-    """Say why a policy was passed over."""
+    """Say why a policy was skipped."""
     steps, total = findings.policy.env_steps, findings.policy.recipe.total_timesteps
     why = (
         "has collapsed"

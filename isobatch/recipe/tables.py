@@ -81,13 +81,13 @@ class Environment:
     episodic_life: bool = False
     """Atari: end training episodes at each lost life; returns are still those of full games."""
     stagger: bool = False
-    """Spread the environments over their episodes before the first step that counts."""
+    """Start the environments at different steps of their episodes, after a warm-up."""
     count_warmup: bool = False
-    """Count the steps this takes as part of the budget."""
+    """Count the warm-up steps of stagger towards the budget."""
     remake_steps: Whole = 0
-    """Make each environment anew after this many of its steps, a quarter of them at a time, and not
-    before 20 episodes; 0: never. For simulators that leak; exact resuming then takes environments
-    through their own steps only. The episodes under way are dropped."""
+    """Replace each environment by a new one after this many of its steps, a quarter of them at a
+    time and not before 20 episodes; 0: never. For simulators that leak memory, and to shorten exact
+    resuming, which then replays only the current environments. Unfinished episodes are dropped."""
     sign_rewards: bool = False
     """Atari: clip training rewards to their sign; returns are still the game's score."""
 
@@ -120,7 +120,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Normalize:
-    """Running statistics applied to what the environment gives."""
+    """Running normalisation of observations and rewards."""
 
     normalize_observations: bool = False
     """Normalise vector observations by their running mean and standard deviation."""
@@ -185,7 +185,7 @@ class Objective:
     limited relative to the proximal policy (that before the update); behavior: both relative to
     the behaviour policy; proximal: both relative to the proximal policy."""
     coefficients: Coefficients = field(default_factory=Coefficients)
-    """Settings that a user's own objective or algorithm has beside these."""
+    """Additional settings of a user's own objective or algorithm."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class Phasic:
 
 @dataclass(frozen=True)
 class Reshape:
-    """The batch in the course of the run."""
+    """Changes of the batch during the run."""
 
     batch_schedule: Text = ""
     """Batch by environment step or percentage of the budget, N x T [x minibatches]: "0:8x128,
@@ -239,28 +239,28 @@ class Probe:
 
     probe_every: Whole = 0
     """Measure the noise of the policy gradient every this many iterations; 0: never. A measurement
-    takes as long as 1.5 epochs: some 5% of the run time with 10 at 3 or 4 epochs, with 20 at one
+    takes as long as 1.5 epochs: about 5% of the run time with 10 at 3 or 4 epochs, with 20 at one
     epoch, with 50 at one gradient step (a2c)."""
     diagnostics: Literal["cheap", "full", "off"] = "cheap"
     """Measure weight norm, gradient kurtosis, feature rank, dormant units, policy variance,
-    importance weights and state coverage: cheap every 16,384 transitions (10 iterations at most),
-    full in every iteration (of images as often as cheap), with two more ranks, of few states the
-    entropy of visits, and, as often as cheap, the kurtosis of single samples' gradient norms.
-    What is learned does not depend on it."""
+    importance weights and state coverage. cheap: every 16,384 transitions (10 iterations at most).
+    full: in every iteration (for images as often as cheap), with two more ranks, the entropy of
+    visited states if they are few, and, as often as cheap, the kurtosis of the samples' gradient
+    norms. Learning does not depend on it."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Playing the policy while it trains, in environments of its own."""
+    """Evaluating the policy while it trains, in separate environments."""
 
     eval_marks: Whole = 0
-    """Evaluate at the start and at this many equal parts of the budget; 0 never. The same
-    environment steps for every batch, so that learning curves compare."""
+    """Evaluate at the start and at this many equal parts of the budget; 0: never. The environment
+    steps are the same for every batch, so learning curves can be compared."""
     eval_every: Whole = 0
-    """Instead of eval_marks: evaluate every so many environment steps."""
+    """Instead of eval_marks: evaluate every N environment steps."""
     eval_episodes: Whole = 0
-    """Whole episodes of each evaluation; 0: 4 to 16 by the budget (measured: 5% of a run's
-    time where episodes are short, 27% on LunarLander)."""
+    """Full episodes per evaluation; 0: 4 to 16, depending on the budget (measured: 5% of a run's
+    time if episodes are short, 27% on LunarLander)."""
 
     def episodes(self, total_timesteps: int) -> int:
         """Return how many episodes an evaluation has.
@@ -297,7 +297,7 @@ class Exploration:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """How gradients become steps."""
+    """The optimiser and its settings."""
 
     optimizer: Literal["adam", "radam", "rmsprop", "sgd"] = "adam"
     """Optimiser."""
@@ -319,18 +319,18 @@ class Optimizer:
     """Clip the gradient's global norm to this; none: no clipping."""
     on_divergence: Literal["stop", "skip"] = "stop"
     """When losses or weights are no longer finite: stop the run, or undo the iteration's update and
-    go on (skip)."""
+    continue (skip)."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how the numbers are computed."""
+    """Device, threads, compilation and checkpoints."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """PyTorch device; auto uses CUDA if available."""
     threads: Threads = 0
     """CPU threads that share the rows of a gradient; 0 uses all cores for images, one for MLPs, and
-    more where minibatches are large (rows x parameters of 16 million or more)."""
+    more if minibatches are large (rows x parameters of 16 million or more)."""
     chunk_size: Whole = 0
     """Rows per forward and backward pass, accumulated to the exact gradient of the minibatch; 0
     chooses a cache-sized number."""
@@ -339,8 +339,8 @@ class Machine:
     checkpoint_seconds: NotNegative = 60.0
     """Seconds between checkpoints."""
     exact_resume: bool = False
-    """Keep the actions taken, so that a resumed run equals one that was never stopped, bit for bit:
-    resuming takes the environments through all of them again."""
+    """Save the actions taken, so that a resumed run is bit-identical to an uninterrupted one:
+    resuming replays all of them in the environments."""
     keep_policies: Whole = 4
     """Save the policy at this many equal fractions of the budget, for probing; 0 saves the last
     one only."""
@@ -380,27 +380,27 @@ class Recipe:
 
     @property
     def algorithm(self) -> registry.Algorithm:
-        """What the algorithm is and can do; of one not registered here, the defaults."""
+        """The algorithm's properties; the defaults if it is not registered here."""
         return registry.known(self.algo)
 
     @property
     def is_phasic(self) -> bool:
-        """True where auxiliary phases follow policy phases."""
+        """Whether auxiliary phases follow policy phases."""
         return self.algorithm.phasic
 
     @property
     def averages_policy(self) -> bool:
-        """True where the proximal policy is an average of recent ones."""
+        """Whether the proximal policy is an average of recent ones."""
         return self.algorithm.proximal == "average"
 
     @property
     def trains_value_apart(self) -> bool:
-        """True where the value function has epochs, and so an optimiser, of its own."""
+        """Whether the value function has its own epochs, and so its own optimiser."""
         return self.objective.n_value_epochs not in (0, self.batch.n_epochs)
 
     @property
     def probe_interval(self) -> int:
-        """Iterations from one probe of the gradient to the next; 0: there are none."""
+        """Iterations between probes of the gradient; 0: none."""
         return self.probe.probe_every or ADAPTIVE_INTERVAL * self.reshape.is_adaptive
 
     @property
@@ -418,11 +418,11 @@ class Recipe:
         }
 
     def replace(self, /, **overrides: Any) -> Recipe:
-        """Return a recipe with the fields named, whatever table they are in, replaced.
+        """Return a recipe with the given fields replaced, whatever table they are in.
 
         A whole table is replaced by its own name (`batch=Batch(...)`).
 
-        `minibatch_size` may stand for `n_minibatches`; `batch_size` is refused because SB3 and
+        `minibatch_size` may replace `n_minibatches`; `batch_size` is refused because SB3 and
         CleanRL mean different things by it.
         """
         tables = {k: v for k, v in overrides.items() if dataclasses.is_dataclass(v)}

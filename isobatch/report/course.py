@@ -75,6 +75,8 @@ class Course:
     evaluations: Rows = field(default_factory=list)
     findings: Sequence[advice.Finding] = ()
     """What there is to say about it, the most important first."""
+    verdict: tuple[str, ...] = ()
+    """How it went, and where it broke, in a sentence each."""
     profile: tuple[str, list[tuple[str, float, float]], list[str]] | None = None
     """Which iterations, their parts, and what came once."""
     video: Video | None = None
@@ -221,13 +223,15 @@ def read(path: str | Path, name: str | None = None) -> Course:
             return otherwise
 
     evaluations = attempt(lambda: read_evaluations(path), [])
+    findings, verdict = attempt(lambda: _advised(path), ([], ()))
     return Course(
         name=name or path.resolve().name,
         recipe=recipe,
         text=files.read_text(path / "recipe.toml"),
         rows=rows,
         evaluations=evaluations,
-        findings=attempt(lambda: list(advice.advise(path)), []),
+        findings=findings,
+        verdict=verdict,
         profile=attempt(lambda: _profile(path), None),
         video=attempt(lambda: newest(path), None),
         faults=tuple(faults),
@@ -257,6 +261,12 @@ def _number(value: Any) -> float:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _advised(path: Path) -> tuple[list[advice.Finding], tuple[str, ...]]:
+    advised = advice.advise(path)
+    said = (advised.verdict.sentence, advised.verdict.collapse)
+    return list(advised), tuple(filter(None, said))
 
 
 def _profile(path: Path) -> tuple[str, list[tuple[str, float, float]], list[str]] | None:

@@ -61,7 +61,7 @@ DIAGNOSTICS = {
     "dormant_fraction": Diagnostic(
         "Dormant units",
         "Share of units whose mean absolute activation is at most 0.025 of their layer's mean. "
-        "Rising: the network uses less of itself.",
+        "Rising: the network uses fewer of its units.",
         "Sokar et al. 2023",
     ),
     "state_coverage": Diagnostic(

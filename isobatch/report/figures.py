@@ -17,6 +17,7 @@ from isobatch.errors import UserError, nearest, shown
 from isobatch.pages.figures import (
     COLOURS,
     DASHES,
+    LEGEND,
     Figure,
     base_layout,
     colour,
@@ -29,6 +30,8 @@ from isobatch.report.course import AXES, TIMES, Course, Floats, numbers, thinned
 BAND = "rgba(0,158,115,0.14)"
 SPREAD = 0.16
 SEVERITIES = {"problem": COLOURS[1], "warning": COLOURS[4], "note": COLOURS[6]}
+AS_IN_THE_BARS = LEGEND | {"traceorder": "normal"}
+"""The legend of stacked bars: Plotly would reverse it."""
 Values = list[float | int | None]
 
 
@@ -167,6 +170,7 @@ def shares(course: Course, places: Places) -> Figure | None:
     ]  # fmt: skip
     layout = _layout("Time of an iteration", "percent of the iteration", len(traces))
     layout["yaxis"]["range"] = [0, 100]
+    layout["legend"] = AS_IN_THE_BARS
     name = places.name(course.places(rows))
     return {"data": traces, "layout": layout, "along": [name] * len(traces)}
 
@@ -189,6 +193,7 @@ def mean_shares(courses: Sequence[Course]) -> Figure | None:
     layout["yaxis"] |= ticks([label(course.name) for course in timed]) | {"autorange": "reversed"}
     layout |= {"barmode": "stack", "height": 170 + 34 * len(timed)}
     layout["xaxis"]["range"] = [0, 100]
+    layout["legend"] = AS_IN_THE_BARS
     return {"data": traces, "layout": layout}
 
 

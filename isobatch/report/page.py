@@ -9,7 +9,8 @@ from typing import Any
 from markupsafe import Markup
 
 from isobatch import reproduce, text
-from isobatch.advice import SEVERITIES, Finding
+from isobatch.advice import Finding
+from isobatch.advice.answer import counts
 from isobatch.errors import UserError
 from isobatch.pages import diagram
 from isobatch.pages.figures import Figure, label
@@ -165,7 +166,8 @@ def _run(course: Course, place: int) -> dict[str, Any]:
         "command": reproduce.command(course.recipe),
         "from_file": reproduce.from_file(course.recipe),
         "findings": [_card(finding) for finding in course.findings],
-        "counts": _counts(course),
+        "counts": counts(course.findings),
+        "verdict": course.verdict,
         "score": course.score,
         "result": _result(course),
         "progress": _progress(course),
@@ -184,14 +186,6 @@ def _run(course: Course, place: int) -> dict[str, Any]:
         "video": course.video,
         "faults": course.faults,
     }
-
-
-def _counts(course: Course) -> str:
-    """Return 1 problem, 2 warnings; or that the run is healthy."""
-    found = [finding.severity for finding in course.findings]
-    parts = [counted(found.count(name), name) for name in SEVERITIES if name in found]
-    healthy = not any(finding.is_grave for finding in course.findings)
-    return ", ".join(["healthy: nothing above a note"] * healthy + parts)
 
 
 def _card(finding: Finding) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def refuse_other_machine(saved: dict[str, Any]) -> None:
     if other:
         changed = ", ".join(f"{name} was {saved.get(name)}, is {here[name]}" for name in other)
         raise UserError(
-            f"this machine may compute other last bits ({changed}): --allow-inexact goes on anyway"
+            f"this machine may give other last bits ({changed}): --allow-inexact resumes anyway"
         )
 
 
@@ -114,8 +114,8 @@ def _take_again(
     collector = environments.collector
     if digest(collector.observation) != journal["observation"]:
         raise UserError(
-            f"{collector.env.name} is not where it was after the same actions: it is not "
-            "deterministic; --allow-inexact goes on with new environments"
+            f"{collector.env.name} is in another state after the same actions: it is not "
+            "deterministic; --allow-inexact resumes in new environments"
         )
     collector.first = first.to(collector.device)
 

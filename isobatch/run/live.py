@@ -1,4 +1,4 @@
-"""What a terminal shows of a run under way: progress, return, batch, time, and what is the matter.
+"""What a terminal shows of a run under way: progress, return, batch, time, and what is wrong.
 
 In a terminal a few lines that change in place; elsewhere a line about every ten seconds. Either
 says a finding once when it appears and once when it clears.
@@ -47,7 +47,7 @@ class Lines(Sink):
         self._watch = Watch(recipe, path)
 
     def row(self, row: dict[str, Any]) -> None:
-        """Print a line if the last one is old enough, and at once what is the matter."""
+        """Print a line if the last one is old enough, and at once what is wrong."""
         if self._due() or row.get("reshaped"):
             done = f"{row['env_steps']:>10,} / {self._total:,} env steps"
             say("  ".join(filter(None, (done, readings(row), reshaping(row)))))

@@ -30,15 +30,15 @@ def refuse_too_large(recipe: Recipe, layout: ObservationLayout | None = None) ->
     if needed > free:
         raise UserError(
             f"a rollout of {recipe.batch.rollout_size:,} rows (n_envs {recipe.batch.n_envs:,} x "
-            f"n_steps {recipe.batch.n_steps:,}) takes {size(needed)} of memory at least, and "
-            f"{size(free)} can be had",
+            f"n_steps {recipe.batch.n_steps:,}) needs {size(needed)} of memory or more; "
+            f"{size(free)} is available",
             field="n_envs",
         )
     weights = sum(a * b for a, b in pairwise(recipe.model.hidden_sizes))
     if weights * WEIGHT_BYTES > free:
         raise UserError(
             f"hidden_sizes {' '.join(map(str, recipe.model.hidden_sizes))} take "
-            f"{size(weights * WEIGHT_BYTES)} of memory at least, and {size(free)} can be had",
+            f"{size(weights * WEIGHT_BYTES)} of memory or more; {size(free)} is available",
             field="hidden_sizes",
         )
 

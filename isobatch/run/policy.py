@@ -25,7 +25,7 @@ from isobatch.state import TrainState, under
 
 
 class Policy:
-    """A policy with its observation statistics and spaces, needing no environment."""
+    """A policy with its observation statistics and spaces; it needs no environment."""
 
     def __init__(
         self,
@@ -122,10 +122,10 @@ def load(
     at: float | None = None,
     best: bool = False,
 ) -> Policy:
-    """Load the policy of a run directory; `encoder` only for a run with one of the user's own.
+    """Load the policy of a run directory; `encoder` is needed only if the run used your own.
 
-    `at` is a fraction of the budget, in [0, 1]: of the policies kept, the nearest; `best` that of
-    the highest mean return of an evaluation while training; without either the last one.
+    `at` is a fraction of the budget, in [0, 1], and loads the nearest saved policy. `best` loads
+    the policy with the highest evaluation while training. Without either, the last one is loaded.
     """
     if at is not None and not 0 <= at <= 1:
         raise UserError(f"at must lie in [0, 1], a fraction of the budget, got {at}")
@@ -156,11 +156,11 @@ def evaluate(
     make_env: envs.MakeEnv | None = None,
     encoder: EncoderFactory | torch.nn.Module | None = None,
 ) -> Evaluation:
-    """Play whole episodes with a run's policy in environments no training run has seen.
+    """Play full episodes with a run's policy, with environment seeds that training does not use.
 
-    Every environment plays the same number of episodes (to within one), so that short episodes
-    are not counted more often than long ones. `best` plays the policy that evaluations while
-    training liked best. `env` repeats a `module:Id`, as in `resume`.
+    Every environment plays the same number of episodes (to within one), so that short episodes are
+    not over-represented. `best` plays the policy with the highest evaluation while training. `env`
+    repeats a `module:Id`, as in `resume`.
     """
     policy = load(path, encoder, best=best)
     recipe = policy.recipe

@@ -122,11 +122,11 @@ def table(summary: dict[str, Any]) -> list[str]:
 def mean_iteration(summary: dict[str, Any]) -> tuple[str, list[tuple[str, float, float]]]:
     """Return which iterations are meant, and each part's label, seconds and share of the whole."""
     count, lap = summary["iterations"] - 1, summary["later_iterations"]
-    which = f"mean of {counted(count, 'iteration')}, the first apart"
+    which = f"mean of {counted(count, 'iteration')}, without the first"
     if not count:
         count, lap, which = 1, summary["first_iteration"], "the only one, with what is done once"
     whole = lap["seconds"]
-    parts = [*_shown(lap["parts"], whole), ("whole", whole)]
+    parts = [*_shown(lap["parts"], whole), ("total", whole)]
     return which, [(label, seconds / count, seconds / whole) for label, seconds in parts]
 
 

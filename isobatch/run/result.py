@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, init=False, repr=False)
 class Run:
-    """A run on disk; `isobatch.Run("runs/mine")` opens one that is there."""
+    """A run on disk; `isobatch.Run("runs/mine")` opens an existing one."""
 
     path: Path
     """Its directory."""
@@ -48,12 +48,12 @@ class Run:
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
-        """The run's evaluations while training, one row a mark."""
+        """The run's evaluations while training, one row per mark."""
         return store.read_evaluations(self._there)
 
     @property
     def profile(self) -> dict[str, Any] | None:
-        """Where the time of its last sitting went; None where that was not asked for."""
+        """Where the time went since the last start or resume; None without `profile`."""
         return store.read_profile(self._there)
 
     def to_pandas(self, which: Literal["metrics", "evaluations"] = "metrics") -> DataFrame:
@@ -69,7 +69,7 @@ class Run:
     def plot(self, column: str | None = None) -> Figure:
         """Return a Plotly figure of a column of the metrics over environment steps.
 
-        Without one: the return, that of evaluations where there are any, else that of training.
+        Without a column: the return, from evaluations if there are any, otherwise from training.
         """
         from plotly.graph_objects import Figure
 

@@ -25,10 +25,10 @@ METHODS = ("start", "row", "note", "stop")
 
 
 class Sink:
-    """Listens to a run; a base whose methods do nothing, to override what is wanted."""
+    """Receives the events of a run. The methods do nothing: override those you need."""
 
     def start(self, recipe: Recipe, path: str, env_steps: int) -> None:
-        """A run starts, or goes on, at `env_steps`; `path` is its directory."""
+        """A run starts, or resumes, at `env_steps`; `path` is its directory."""
 
     def row(self, row: dict[str, Any]) -> None:
         """An iteration ended: its row of metrics."""
@@ -37,7 +37,7 @@ class Sink:
         """The policy was evaluated while training: the evaluation's row."""
 
     def note(self, text: str) -> None:
-        """Something goes on within an iteration that takes long."""
+        """A progress message within a long iteration."""
 
     def stop(self) -> None:
         """The run stops: its budget is spent, or it was asked to, or it failed."""

@@ -318,8 +318,8 @@ class RunDirectory:
             return
         why = next(iter(skipped.values()), "there is none")
         raise DamagedFile(
-            f"{self.path} has no checkpoint to go on from: {why}; --from-scratch trains it again "
-            "from the start and keeps what is there in a folder set-aside"
+            f"{self.path} has no checkpoint to resume from: {why}; --from-scratch trains it again "
+            "from the start and moves the old files to a folder set-aside"
         )
 
 

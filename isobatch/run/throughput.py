@@ -135,7 +135,7 @@ def answer(found: Rates, own: int) -> list[str]:
     else:
         first = f"{many}: {ratio:.1f}x the steps/s of the recipe's {own:,}"
     if best is not largest:
-        first += f"; beyond {best.n_envs:,} nothing is gained (tried up to {largest.n_envs:,})"
+        first += f"; no gain beyond {best.n_envs:,} (tried up to {largest.n_envs:,})"
     elif found.stopped:
         first += f"; it still rises there, but {found.stopped}"
     lines = [first]

@@ -53,14 +53,14 @@ def train(
 ) -> Run:
     """Train a policy and return its run.
 
-    Give an environment id, or `make_env`, a function returning a Gymnasium environment, a vector
-    of them or a `TensorEnv`; or a whole `recipe`. `overrides` are recipe fields by their flat
-    names (`n_envs=64`). `encoder` names one of the built-in encoders, or is a module of your own
-    or a function from `ObservationLayout` to one. `sinks` hear of the run beside its metrics file
-    and, unless `quiet`, the terminal; `on_iteration` is given each row, and stops the run, saved,
-    by returning False. `track` names trackers, tensorboard or wandb, which are sinks too. With
-    `profile` the run says at its end where the time went, and keeps it in profile.json; a clock of
-    the caller's began before.
+    Give an environment id; or `make_env`, a function returning a Gymnasium environment, a vector
+    environment or a `TensorEnv`; or a complete `recipe`. `overrides` are recipe fields
+    (`n_envs=64`). `encoder` is the name of an encoder, your own module, or a function from
+    `ObservationLayout` to a module. `sinks` receive the run's events, in addition to its metrics
+    file and, unless `quiet`, the terminal. `on_iteration` receives each row; returning False saves
+    and stops the run. `track` names trackers: tensorboard, wandb. With `profile` the run reports at
+    the end where the time went and saves it to profile.json; a `Clock` may have been started
+    earlier.
     """
     clock, sinks = _clock(profile), [*sinks, *trackers.make(track)]
     custom = None if isinstance(encoder, str) else encoder
@@ -108,17 +108,17 @@ def resume(
     profile: bool | Clock = False,
     track: str | Iterable[str] = (),
 ) -> Run:
-    """Go on with a run from its last good checkpoint, to a longer budget if one is given.
+    """Resume a run from its last valid checkpoint, with a longer budget if one is given.
 
-    The environments are made anew, with seeds the run has not used; the first row after that is
-    marked `resumed`. `env` repeats a `module:Id`, since no file may name a module to import.
-    A checkpoint that is damaged, or whose rows are not there, is said and passed over. Where none
-    is left it is an error; `from_scratch` then trains again from the start, and keeps what is there
-    in a folder set-aside.
+    The environments are new, with seeds the run has not used; the first row after the resume is
+    marked `resumed`. `env` repeats a `module:Id`, since files must not decide which modules are
+    imported. A checkpoint that is damaged, or whose rows are missing, is reported and skipped. If
+    none is left it is an error; `from_scratch` then trains again from the start and moves the old
+    files to a folder set-aside.
 
-    A run trained with `exact_resume` goes on in its old environments: they are made again and taken
-    through all their actions. `allow_inexact` takes new ones, and another machine, all the same.
-    `profile` is as in `train`, of this sitting, and so is `track`.
+    A run trained with `exact_resume` continues in its old environments: they are recreated and all
+    their actions are replayed. `allow_inexact` resumes in new environments, or on another machine.
+    `profile` and `track` are as in `train`, for the resumed part.
     """
     clock, sinks = _clock(profile), [*sinks, *trackers.make(track)]
     directory = store.RunDirectory.open(path)
@@ -189,7 +189,7 @@ def refuse_other_budget(path: str | Path, recipe: Recipe, numbers: Mapping[str, 
     if saved not in (None, recipe.total_timesteps):
         raise UserError(
             f"{path}: recipe.toml has total_timesteps {recipe.total_timesteps:,}, its checkpoint "
-            f"{saved:,}: --total-timesteps says which it is to be",
+            f"{saved:,}: choose one with --total-timesteps",
             field="total_timesteps",
         )
 
@@ -201,18 +201,18 @@ def _resumes_exactly(recipe: Recipe, numbers: Mapping[str, Any] | None) -> bool:
 def _start_over(directory: store.RunDirectory) -> None:
     aside = directory.set_aside()
     if aside is not None:
-        warnings.warn(f"{directory.path / aside} has what was trained before", stacklevel=3)
+        warnings.warn(f"{directory.path / aside} has the previous files", stacklevel=3)
 
 
 def _say_what_was_found(
     directory: store.RunDirectory, checkpoint: store.Checkpoint, state: TrainState
 ) -> None:
-    """Warn of checkpoints that were passed over; a run must not lose anything in silence."""
+    """Warn of checkpoints that were skipped; a run must not lose anything in silence."""
     for name, why in checkpoint.skipped.items():
-        warnings.warn(f"checkpoint {name} of {directory.path} was passed over: {why}", stacklevel=3)
+        warnings.warn(f"checkpoint {name} of {directory.path} was skipped: {why}", stacklevel=3)
     if checkpoint.skipped:
         steps = state.counters.env_steps
-        warnings.warn(f"{directory.path} goes on from {steps:,} environment steps", stacklevel=3)
+        warnings.warn(f"{directory.path} continues from {steps:,} environment steps", stacklevel=3)
 
 
 def check_version(path: str | Path, numbers: Mapping[str, Any]) -> None:
@@ -221,7 +221,7 @@ def check_version(path: str | Path, numbers: Mapping[str, Any]) -> None:
     written = numbers.get("version", "0.1.0" if "batch" in numbers else "an early 0.1.0")
     if written not in READABLE:
         raise UserError(
-            f"{path} was written by Isobatch {written}; this is {__version__}, which goes on with "
+            f"{path} was written by Isobatch {written}; this is {__version__}, which resumes "
             f"runs of {' and '.join(READABLE)}: train it again, or install that version"
         )
 

@@ -100,7 +100,7 @@ def verify(
         )
         width = rows[0].get("cohort_width")
         if width is not None and not 1 <= width <= WIDEST:
-            raise UserError(f"{path}: a stack of {width:,} runs is none that was ever trained")
+            raise UserError(f"{path}: cohort_width {width:,} is not valid")
         again = _again(recipe, budget, machine)
 
     def compare(row: dict[str, Any]) -> bool:
@@ -156,7 +156,7 @@ def _refuse(path: Path, recipe: Recipe, rows: list[dict[str, Any]], env: str | N
             if row["iterations"] != place + 1:
                 raise UserError(
                     f"{path}/metrics.jsonl: row {place + 1} is that of iteration "
-                    f"{row['iterations']}; isobatch check says what of a run is whole"
+                    f"{row['iterations']}; isobatch check says which files are intact"
                 )
 
 

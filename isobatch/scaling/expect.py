@@ -105,7 +105,7 @@ def _side(new: Recipe, way: Keep, rows: Sequence[Row]) -> list[str]:
     text = f"Here n_steps {steps} {covers} GAE's horizon ({steps / reach:.3g} times {reach:.3g})"
     if not side or len(side) == len(rows):
         return [f"{text}."]
-    return [f"{text}: on that side it {_means(side)}."]
+    return [f"{text}: in these cases it {_means(side)}."]
 
 
 def _reservations(new: Recipe, factor: float, rows: Sequence[Row]) -> list[str]:

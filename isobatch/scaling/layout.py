@@ -79,7 +79,7 @@ def _ways(answer: Answer) -> list[str]:
     if not answer.ways:
         return []
     fits = [each for line in answer.fits for each in wrapped(line, hanging="  ")]
-    return ["Ways there are (* recommended):", *columns(_way_rows(answer.ways)), *fits]
+    return ["Options (* recommended):", *columns(_way_rows(answer.ways)), *fits]
 
 
 def _way_rows(ways: Sequence[Way]) -> list[tuple[str, ...]]:

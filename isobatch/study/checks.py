@@ -37,7 +37,7 @@ def refuse_arms(arms: Arms) -> None:
 def refuse_control(text: str, field: str, printed: bool = True) -> None:
     """Refuse a text with characters that a terminal would obey, or, if `printed`, cannot show."""
     if CONTROL.search(text) or (printed and HALF.search(text)):
-        raise UserError(f"{field}: {shown(text)} has characters that are no text", field=field)
+        raise UserError(f"{field}: {shown(text)} has invalid characters", field=field)
 
 
 def refuse_sizes(envs: Sequence[str], seeds: Sequence[int], arms: Collection[str]) -> None:
@@ -70,7 +70,7 @@ def refuse_doubles(**names: Sequence[Any]) -> None:
             key = safe_name(str(item))
             if key in taken:
                 same = (
-                    "is there twice"
+                    "appears twice"
                     if taken[key] == item
                     else f"and {shown(taken[key])} are one name on disk"
                 )
@@ -94,8 +94,8 @@ def refuse_reference(arms: Arms, arm: str, fields: Mapping[str, Any]) -> None:
         others = [name for name, each in arms.items() if "rescale_from" not in each]
         hint = nearest(reference, others) if isinstance(reference, str) else ""
         raise UserError(
-            f"{place} is rescaled from {shown(reference)}, which is no arm with a batch of its "
-            f"own.{hint}",
+            f"{place} is rescaled from {shown(reference)}, which is not an arm with its own "
+            f"batch.{hint}",
             field="arms",
         )
     held = fields.get("hold", [])

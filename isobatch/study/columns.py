@@ -91,7 +91,7 @@ class TableRows:
 
     def _new(self, name: str, where: str) -> set[type]:
         if not (name and name.isprintable()):
-            raise DamagedFile(f"{where}: {name!r} is no name for a column")
+            raise DamagedFile(f"{where}: {name!r} is not a valid column name")
         if len(self._kinds) >= MOST_COLUMNS:
             raise DamagedFile(f"{where}: there are more than {MOST_COLUMNS:,} columns")
         return self._kinds.setdefault(name, set())

@@ -117,8 +117,8 @@ class Study:
             for name in ("eval_marks", "eval_every", "eval_episodes"):
                 if name in fields:
                     raise UserError(
-                        f"arm {shown(arm)} sets {name}: all arms are evaluated alike; set it in "
-                        "[base]",
+                        f"arm {shown(arm)} sets {name}: all arms must be evaluated "
+                        "in the same way; set it in [base]",
                         field="arms",
                     )
         if self.base.get("eval_every") or self.base.get("eval_marks", MARKS) == 0:
@@ -127,7 +127,7 @@ class Study:
             for arm in claim.arms:
                 if arm not in self.arms:
                     raise UserError(
-                        f"a claim names the arm {shown(arm)}, which there is not."
+                        f"a claim names the arm {shown(arm)}, which does not exist."
                         f"{nearest(arm, list(self.arms))}",
                         field="claims",
                     )

@@ -229,7 +229,7 @@ def _result(queue: Queue, cell: Cell) -> Result:
     try:
         result = queue.result(cell)
     except RecursionError:
-        raise DamagedFile(f"{file} cannot be read: lists in lists without end") from None
+        raise DamagedFile(f"{file} cannot be read: it is nested too deeply") from None
     for name in ("score", "training_return", "env_steps", "seconds", "restarts"):
         value = getattr(result, name)
         if name == "training_return" and value is None:
@@ -245,7 +245,7 @@ def _check_metrics(path: Path) -> None:
     for row in read_metrics(path, MOST_ROWS):
         steps: Any = row.get("env_steps") if isinstance(row, dict) else None
         if not is_finite(steps) or steps < before:
-            raise DamagedFile(f"{path / 'metrics.jsonl'} holds rows that are no metrics")
+            raise DamagedFile(f"{path / 'metrics.jsonl'} has rows that are not metrics")
         before = steps
 
 

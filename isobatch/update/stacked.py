@@ -113,7 +113,7 @@ class Stack:
             try:
                 return self._by_compiled(losses, matrix, share)
             except CompilationFailed as error:
-                warnings.warn(f"{error}; training goes on uncompiled", stacklevel=2)
+                warnings.warn(f"{error}; training continues uncompiled", stacklevel=2)
                 self._compiled = False
         total, statistics, means = _summed(*losses(self._call, matrix), share)
         found = torch.autograd.grad(total, self._parts, materialize_grads=True)

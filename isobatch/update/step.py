@@ -50,7 +50,7 @@ class Stepper:
             try:
                 return self.compiled(rows, gather)
             except CompilationFailed as error:
-                warnings.warn(f"{error}; training goes on uncompiled", stacklevel=2)
+                warnings.warn(f"{error}; training continues uncompiled", stacklevel=2)
                 self.compiled = None
         backward = partial(self._backward, gather=gather, count=len(rows))
         if self.replicas is not None and len(rows) >= len(self.replicas):

@@ -260,15 +260,14 @@ def test_the_answer_names_where_more_environments_stop_paying():
     found = Rates(rates(100, 200, 400, 600, 610, 605), "")
     first, second = throughput.answer(found, 2)
     assert first == (
-        "8 environments: 3.0x the steps/s of the recipe's 2; beyond 8 nothing is gained (tried up "
-        "to 32)"
+        "8 environments: 3.0x the steps/s of the recipe's 2; no gain beyond 8 (tried up to 32)"
     )
     assert "--n-envs 8" in second
 
 
 def test_the_answer_says_where_the_recipes_own_is_best_or_no_end_was_found():
     (own,) = throughput.answer(Rates(rates(100, 200, 201, 202), ""), 2)
-    assert own.startswith("2 environments, the recipe's own: 200 steps/s; beyond 2 nothing")
+    assert own.startswith("2 environments, the recipe's own: 200 steps/s; no gain beyond 2")
     (rising, _) = throughput.answer(Rates(rates(100, 200, 400), "50 s are over"), 1)
     assert rising == (
         "4 environments: 4.0x the steps/s of the recipe's 1; it still rises there, but 50 s are "
@@ -294,7 +293,7 @@ def test_sizes_beyond_memory_are_not_tried(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 150_000)
     found = throughput.measure(recipe_of("acrobot").replace(n_steps=1000, n_envs=1))
     assert [rate.n_envs for rate in found.rates] == [1, 2]
-    assert "can be had" in found.stopped
+    assert "is available" in found.stopped
 
 
 def test_throughput_needs_an_environment(command):

@@ -69,7 +69,7 @@ def test_chance_is_told_by_an_exact_test():
     # 3 of 6 runs were spoken of, and both bad ones are among them in 4 of 20 ways.
     few = counted((2, 4, 0, 0), (2, 4, 0, 0), (2, 4, 2, 1))
     assert few.p == pytest.approx(3 * 4 / 20)
-    assert few.verdict.startswith("not shown")
+    assert few.verdict.startswith("not significant")
     assert counted(*[(4, 8, 1, 2)] * 3).verdict == "no better than chance"
 
 

@@ -139,7 +139,7 @@ def test_an_end_at_the_time_limit_is_what_envpool_tells_of_it(env_id):
 
 @pytest.mark.parametrize("env_id", ["FruitbotHard-v0", "Highway-v0"])
 def test_a_limit_that_is_not_heeded_is_refused(env_id):
-    with pytest.raises(UserError, match="does not heed max_episode_steps"):
+    with pytest.raises(UserError, match="ignores max_episode_steps"):
         PoolEnv(env_id, [3], options={"max_episode_steps": 7})
 
 

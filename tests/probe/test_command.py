@@ -11,12 +11,13 @@ import pytest
 import torch
 
 import isobatch
+from benchmarks.captures import everything, screen
 from isobatch.batch import Shape
 from isobatch.cli import main
 from isobatch.cli.probe import _progress_bar
 from isobatch.estimate import Estimate
 from isobatch.noise.clusters import Clusters
-from isobatch.probe import Probe, Question, investigate
+from isobatch.probe import Probe, Question, investigate, plan
 from isobatch.probe.answer import answer, warnings
 from isobatch.probe.details import details
 from isobatch.probe.page import render
@@ -249,8 +250,9 @@ def no_number(name):
     raise AssertionError(f"{name} is not JSON")
 
 
-def test_an_interval_without_a_bound_is_said_to_have_none(run, tmp_path, capsys):
+def test_an_interval_without_a_bound_is_said_to_have_none(run, tmp_path, monkeypatch, capsys):
     """Four environments are too few: this ended in an OverflowError."""
+    monkeypatch.setattr(plan, "FEWEST_ENVS", 4)
     record, page = tmp_path / "a.json", tmp_path / "b.html"
     where = ["--json", str(record), "--page", str(page), "--no-speed", "--verbose"]
     assert main(["probe", str(run), "--shapes", "2x64", "--batches", "2", *where]) == 0
@@ -302,6 +304,14 @@ def test_one_environment_is_measured_through_batches(run):
     (batches,) = findings.batches
     assert batches.raw.n_envs == 1
     assert batches.across[0] == pytest.approx(batches.raw.total.value, rel=0.03)
+
+
+def test_every_shape_is_measured_by_all_environments_collected(findings):
+    environments = findings.directions.squares.shape[1]
+    assert environments > 2 * 8  # More than the two batches of the widest shape have.
+    for each in findings.batches:
+        assert each.batches * each.shape.n_envs == environments
+        assert each.agreement.cosines.shape == (2, 2)
 
 
 def test_what_is_measured_does_not_depend_on_when(run):
@@ -425,7 +435,6 @@ def test_a_finished_bar_says_done(monkeypatch):
         monkeypatch.setattr("sys.stderr", stream)
         with _progress_bar() as progress:
             progress("computing gradients", 5, 10)
-        stream.flush()
-        shown = os.read(master, 1 << 16).decode()
+    shown = everything(master)
     os.close(master)
-    assert "done" in shown.rpartition("computing gradients")[2]
+    assert screen(shown)[-1].startswith("done")

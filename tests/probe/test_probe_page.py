@@ -47,6 +47,15 @@ def test_the_answer_comes_first(page):
     assert "squared norm of the reference gradient" in page.words
 
 
+def test_an_answer_writes_no_upper_bound_as_the_page_does():
+    data = made_up()
+    data["points"][0] |= {"answer": ["Noise scale 181,000 [2,080, inf] transitions."]}
+    data["points"][0]["answer"].append("|G|^2 is not positive.")
+    page = render(data)
+    assert "Noise scale 181,000 [2,080, ∞] transitions." in page
+    assert '<span class="whole">|G|²</span> is not positive.' in page
+
+
 @pytest.mark.parametrize("section", SECTIONS)
 def test_an_empty_section_is_left_out(section):
     data = made_up()

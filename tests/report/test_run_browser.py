@@ -103,6 +103,14 @@ def test_it_fits_a_phone_and_a_screen(browser, width, picture):
         browser.call("Emulation.clearDeviceMetricsOverride")
 
 
+def test_no_flag_is_broken_on_a_phone(browser):
+    browser.resize(400)
+    lines = "[...document.querySelectorAll('.whole')].map(f => f.getClientRects().length)"
+    found = browser.run(lines)
+    assert len(found) > 3
+    assert set(found) == {1}
+
+
 def test_no_table_is_cut_on_a_phone(browser):
     outside = "[...document.querySelectorAll('table')].filter(t => !t.closest('.wide')).length"
     assert browser.run("document.querySelectorAll('table').length") > 0

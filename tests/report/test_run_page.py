@@ -15,6 +15,7 @@ from pages import Elements
 from isobatch import advice, cli, report, reproduce
 from isobatch.advice import rules
 from isobatch.errors import UserError
+from isobatch.pages.page import number
 from isobatch.presets import preset
 from isobatch.recipe import Recipe
 from isobatch.report import bands, video
@@ -153,9 +154,10 @@ def test_time_adds_up_and_its_means_are_the_files(page, run):
         expected = [100 * row[name] / sum(row[each] for each in names) for row in rows]
         assert trace["y"] == pytest.approx(expected)
         mean = sum(row[name] for row in rows) / len(rows)
-        assert f"{1000 * mean:.2f} ms" in page.words
-    assert "Profile: mean of 60 iterations, the first apart" in page.words
-    assert "gradient (forward and backward) 100.00 ms 58.8%" in page.words
+        assert f"{number(1000 * mean)} ms" in page.words
+    assert "Profile: mean of 60 iterations, without the first" in page.words
+    assert "gradient (forward and backward) 100.0 ms 58.8%" in page.words
+    assert figure["layout"]["legend"]["traceorder"] == "normal"
     assert "start-up: 500 ms (Python and imports 500 ms)" in page.words
 
 
@@ -264,6 +266,7 @@ def test_an_empty_run_shows_its_batch_and_its_recipe(tmp_path, is_there):
         (path / "metrics.jsonl").unlink()
     page = page_of(report.read(path))
     assert "No iteration is recorded yet, of 61,440 environment steps asked for." in page.words
+    assert "No rows yet: only the recipe was looked at. Found: nothing above a note." in page.words
     assert page.data["figures"] == {}
     assert "epoch 10" in page.words
     assert 'env = "CartPole-v1"' in page.words
@@ -317,6 +320,9 @@ def test_findings_are_those_of_advise(tmp_path):
     assert "kl-high" in [each.rule for each in found]
     page = page_of(report.read(path))
     assert all(each.sentence in page.words for each in found)
+    words = page.words.partition("Return Evaluations")[0]
+    assert advice.advise(path).verdict.sentence in words
+    assert f"Found: {advice.advise(path).counts}." in words
     assert len(page.data["figures"]["timeline"]["data"]) == len(found)
 
 
@@ -476,7 +482,10 @@ def command(capsys, monkeypatch, tmp_path):
 
 def test_the_command_writes_into_the_run(command, three, tmp_path, monkeypatch):
     shutil.copytree(three / "a", "mine")
-    monkeypatch.setattr(advice, "advise", lambda path: FINDINGS)
+    advise = advice.advise
+    monkeypatch.setattr(
+        advice, "advise", lambda path: dataclasses.replace(advise(path), findings=FINDINGS)
+    )
     code, said, _ = command("mine")
     assert code == 0
     lines = said.splitlines()

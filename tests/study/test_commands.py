@@ -58,7 +58,7 @@ def test_the_plan_says_which_runs_are_trained_alone_and_why(file, tmp_path, caps
     file.write_text(TOML.replace("b = {", 'b = { algo = "ppg", n_policy_iterations = 2, '))
     arguments = ["study", file, "--dry-run", "--out", tmp_path / "study"]
     ppg = "  one at a time (b): ppg is trained alone"
-    few = "  one at a time (a): fewer than 3 runs alike for each worker"
+    few = "  one at a time (a): fewer than 3 similar runs for each worker"
     off = "  one at a time (a, b): cohorts are off"
     for options, found, reasons in (
         (["--workers", 1], "3 together", [ppg]),

@@ -310,7 +310,7 @@ def test_an_arm_may_be_another_at_another_batch():
     ("before", "after", "words"),
     [
         ('rescale_from = "tuned"', 'rescale_from = "tunde"', "tunde.*mean tuned"),
-        ('rescale_from = "tuned"', 'rescale_from = "other"', "no arm with a batch of its own"),
+        ('rescale_from = "tuned"', 'rescale_from = "other"', "not an arm with its own batch"),
         ('hold = ["learning_rate"]', 'hold = ["learning_rat"]', "learning_rat.*learning_rate"),
         (
             'rescale_from = "tuned", n_envs = 4, hold',
