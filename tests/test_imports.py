@@ -13,7 +13,7 @@ import isobatch
 ROOT = Path(isobatch.__file__).parent
 ROOMS = [
     "errors", "files", "plain", "rows", "estimate", "text", "machine", "parent", "turns", "clock",
-    "registry", "batch", "recipe", "scaling", "envs", "presets", "reproduce", "exchange",
+    "registry", "batch", "recipe", "scaling", "envs", "scores", "presets", "reproduce", "exchange",
     "normalize", "models", "experience", "advantages", "losses", "diagnostics", "objectives",
     "proximal", "update", "noise", "state", "algos", "advice", "run", "pages", "probe", "report",
     "rescaling", "study", "cli",

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 
 from isobatch.errors import UserError
 from isobatch.estimate import Estimate
+from isobatch.scores import not_normalised
 from isobatch.study.claims import Claim, Contrast
 from isobatch.study.results import Results
-from isobatch.study.scores import not_normalised
 from isobatch.study.stats import (
     Floats,
     bonferroni,
