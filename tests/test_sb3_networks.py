@@ -1,9 +1,10 @@
 """Networks with Stable-Baselines3's settings are its networks: shapes, beginnings, outputs."""
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.policies import ActorCriticCnnPolicy, ActorCriticPolicy
 from torch import nn
 
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
@@ -17,26 +18,34 @@ MODULES = {
 }  # fmt: skip
 
 
-def theirs(**kwargs) -> ActorCriticPolicy:
+def theirs(observations=VECTOR, kind=ActorCriticPolicy, **kwargs) -> ActorCriticPolicy:
     torch.manual_seed(0)
-    return ActorCriticPolicy(VECTOR, CONTINUOUS, lambda _: 3e-4, **kwargs)
+    return kind(observations, CONTINUOUS, lambda _: 3e-4, **kwargs)
 
 
-def ours(**model) -> ActorCritic:
+def ours(observations=VECTOR, **model) -> ActorCritic:
     torch.manual_seed(0)
-    layouts = ObservationLayout.of(VECTOR, "test"), ActionLayout.of(CONTINUOUS, "test")
+    layouts = ObservationLayout.of(observations, "test"), ActionLayout.of(CONTINUOUS, "test")
     return ActorCritic(*layouts, Model(**model))
 
 
-def their_layers(policy: ActorCriticPolicy) -> list[nn.Linear]:
-    """Return hidden layers and head of the policy, and then the value's."""
+def layers_of(parts: list[nn.Module]) -> list[nn.Linear | nn.Conv2d]:
+    """Return the layers of modules, each once."""
+    found = [m for part in parts for m in part.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    return list(dict.fromkeys(found))
+
+
+def their_layers(policy: ActorCriticPolicy) -> list[nn.Linear | nn.Conv2d]:
+    """Return encoder, hidden layers and head of the policy, and then the value's."""
     extractor = policy.mlp_extractor
-    order = [extractor.policy_net, policy.action_net, extractor.value_net, policy.value_net]
-    return [m for part in order for m in part.modules() if isinstance(m, nn.Linear)]
+    return layers_of([
+        policy.pi_features_extractor, extractor.policy_net, policy.action_net,
+        policy.vf_features_extractor, extractor.value_net, policy.value_net,
+    ])  # fmt: skip
 
 
-def our_layers(model: ActorCritic) -> list[nn.Linear]:
-    return [m for m in model.modules() if isinstance(m, nn.Linear)]
+def our_layers(model: ActorCritic) -> list[nn.Linear | nn.Conv2d]:
+    return layers_of([model])
 
 
 def test_the_initial_deviation_is_sb3s():
@@ -63,22 +72,60 @@ def test_layers_begin_like_sb3s(ortho_init, init):
             assert here.bias.abs().max().item() == pytest.approx(most, rel=0.3)
 
 
-def copied(policy: ActorCriticPolicy, model: ActorCritic) -> None:
-    """Give the model SB3's weights."""
+def same_outputs(policy: ActorCriticPolicy, model: ActorCritic, seen: torch.Tensor) -> None:
+    """Give the model SB3's weights, and compare means and values."""
+    part = "image" if seen.dtype == torch.uint8 else "vector"
     with torch.no_grad():
         for here, there in zip(our_layers(model), their_layers(policy), strict=True):
+            assert here.weight.shape == there.weight.shape
             here.weight.copy_(there.weight)
+            assert here.bias is not None
+            assert there.bias is not None
             here.bias.copy_(there.bias)
+        params, values = model({part: seen})
+        expected = policy.get_distribution(seen).distribution.mean
+        torch.testing.assert_close(params[:, :8], expected, rtol=1e-4, atol=1e-5)
+        expected = policy.predict_values(seen).squeeze(1)
+        torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model.values({part: seen}), values)
 
 
 @pytest.mark.parametrize("activation", MODULES)
 def test_activations_are_pytorchs(activation):
     policy = theirs(activation_fn=MODULES[activation], ortho_init=False)
-    model = ours(activation=activation)
-    copied(policy, model)
-    rows = torch.randn(7, 100)
-    with torch.no_grad():
-        params, values = model({"vector": rows})
-        expected = policy.get_distribution(rows).distribution.mean
-        torch.testing.assert_close(params[:, :8], expected)
-        torch.testing.assert_close(values, policy.predict_values(rows).squeeze(1))
+    same_outputs(policy, ours(activation=activation), torch.randn(7, 100))
+
+
+@pytest.mark.parametrize("architecture", ["dual", "shared"])
+@pytest.mark.parametrize(
+    ("net_arch", "sizes"),
+    [
+        ({"pi": [16, 8], "vf": [12]}, ((16, 8), (12,))),
+        ({"pi": [], "vf": [12]}, ((), (12,))),
+        ([], ((), ())),
+    ],
+)
+def test_widths_apart_are_sb3s(net_arch, sizes, architecture):
+    policy, value = sizes
+    fields = {"policy_hidden_sizes": policy, "value_hidden_sizes": value, "hidden_sizes": ()}
+    model = ours(architecture=architecture, **fields)
+    same_outputs(theirs(net_arch=net_arch, ortho_init=False), model, torch.randn(7, 100))
+
+
+@pytest.mark.parametrize(("architecture", "shared"), [("shared", True), ("dual", False)])
+def test_layers_after_an_image_encoder_are_sb3s(architecture, shared):
+    image = spaces.Box(0, 255, (3, 36, 36), np.uint8)
+    policy = theirs(
+        image, ActorCriticCnnPolicy, net_arch={"pi": [16], "vf": [12, 8]}, activation_fn=nn.ReLU,
+        share_features_extractor=shared,
+    )  # fmt: skip
+    model = ours(
+        image, architecture=architecture, policy_hidden_sizes=(16,), value_hidden_sizes=(12, 8),
+        activation="relu",
+    )  # fmt: skip
+    gains = {(16, 512): 2**0.5, (12, 512): 2**0.5, (8, 16): 0.01, (1, 8): 1.0}
+    for layers in (our_layers(model), their_layers(policy)):
+        found = {tuple(x.weight.shape): x.weight for x in layers}
+        for shape, gain in gains.items():
+            assert found[shape].norm(dim=1).tolist() == pytest.approx([gain] * shape[0])
+    same_outputs(policy, model, torch.randint(0, 256, (5, 3, 36, 36), dtype=torch.uint8))

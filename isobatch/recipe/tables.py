@@ -110,7 +110,12 @@ class Model:
     """One encoder for policy and value (shared), one each (dual), or one shared whose gradient
     from the value loss is stopped (detach)."""
     hidden_sizes: Widths = (64, 64)
-    """Widths of the MLP's hidden layers."""
+    """Widths of the MLP's hidden layers; none: no hidden layer."""
+    policy_hidden_sizes: Widths = ()
+    """Widths of further hidden layers that only the policy has, after the encoder. With an empty
+    hidden_sizes they are all of its layers, so that policy and value may have different widths."""
+    value_hidden_sizes: Widths = ()
+    """Widths of further hidden layers that only the value function has, after the encoder."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"] = "tanh"
     """Activation function of the MLP, with PyTorch's defaults."""
     layer_norm: bool = False
