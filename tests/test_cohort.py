@@ -42,6 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "stale": {"staleness": 2},
     "value epochs": {"n_value_epochs": 2},
     "shared": {"architecture": "shared"},
+    "kl-adaptive": {"algo": "ppo-ewma", "learning_rate_schedule": "kl-adaptive"},
     "kl": {"objective": "kl", "kl_estimator": "exact"},
     "pendulum": {"env": "Pendulum-v1"},
     "gymnasium": {"env": "gymnasium:CartPole-v1"},

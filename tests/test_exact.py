@@ -50,6 +50,7 @@ CASES = {
     "pqn": {"algo": "pqn"},
     "reinforce": {"algo": "reinforce", "n_minibatches": 1, "n_epochs": 1},
     "ppg-ewma": {"algo": "ppg-ewma", "n_policy_iterations": 4, "n_aux_epochs": 2, "n_epochs": 1},
+    "kl-adaptive": {"learning_rate_schedule": "kl-adaptive", "desired_kl": 1e-4},
     "stale": {"staleness": 2},
     "staggered": {"stagger": True},
     "scheduled": {"batch_schedule": "0:4x16, 200:8x8"},

@@ -84,6 +84,7 @@ LAYOUTS = {
     "by envs": {"minibatches_by": "envs"},
     "by minibatch": {"advantage_normalization": "minibatch"},
     "exact kl": {"objective": "kl", "kl_estimator": "exact"},
+    "adaptive rate": {"learning_rate_schedule": "kl-adaptive", "desired_kl": 1e-4},
     "normalised": {"normalize_rewards": True, "normalize_observations": True},
 }
 

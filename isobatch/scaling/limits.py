@@ -124,6 +124,15 @@ def _clipped_gradient(recipe: Recipe, factors: Factors) -> str | None:
     )
 
 
+def _follows_kl(recipe: Recipe, factors: Factors) -> str | None:
+    if not recipe.adapts_rate or not factors.sizes_differ:
+        return None
+    return (
+        f"the step size follows the KL (desired_kl {recipe.optimizer.desired_kl:g}), so the "
+        "step-size rule does not apply: learning_rate is only the starting value and stays"
+    )
+
+
 def _stops_at_kl(recipe: Recipe, factors: Factors) -> str | None:
     target = recipe.objective.target_kl
     if target is None or not factors.sizes_differ:
@@ -186,6 +195,7 @@ LIMITS: list[Limit] = [
     _unregistered,
     _several_epochs,
     _other_epochs,
+    _follows_kl,
     _stops_at_kl,
     _staleness,
 ]
