@@ -45,6 +45,7 @@ Schedule = Literal["constant", "linear"]
 RateSchedule = Literal["constant", "linear", "kl-adaptive"]
 Rate = Annotated[float, Bound(lambda x: 0 < x <= 100, "must be positive and at most 100")]
 RateOrNone = Annotated[float, Bound(lambda x: 0 <= x <= 100, "must lie in [0, 100]")]
+LogStd = Annotated[float, Bound(lambda x: abs(x) <= 20, "must lie in [-20, 20]")]
 Threads = Annotated[int, Bound(lambda x: 0 <= x <= 1024, "must lie in [0, 1024]")]
 USERS_OWN = "python:make_env"
 """The environment id of recipes whose environment comes through `make_env`."""
@@ -110,13 +111,21 @@ class Model:
     """One encoder for policy and value (shared), one each (dual), or one shared whose gradient
     from the value loss is stopped (detach)."""
     hidden_sizes: Widths = (64, 64)
-    """Widths of the MLP's hidden layers."""
-    activation: Literal["tanh", "relu", "elu"] = "tanh"
-    """Activation function of the MLP."""
+    """Widths of the MLP's hidden layers; none: no hidden layer."""
+    policy_hidden_sizes: Widths = ()
+    """Widths of further hidden layers that only the policy has, after the encoder. With an empty
+    hidden_sizes they are all of its layers, so that policy and value may have different widths."""
+    value_hidden_sizes: Widths = ()
+    """Widths of further hidden layers that only the value function has, after the encoder."""
+    activation: Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"] = "tanh"
+    """Activation function of the MLP, with PyTorch's defaults."""
     layer_norm: bool = False
     """Layer normalisation before each hidden activation, as PQN needs."""
-    init: Literal["orthogonal", "reference"] = "orthogonal"
-    """Initialisation: orthogonal, or row-normalised as in openai/ppo-ewma (reference)."""
+    init: Literal["orthogonal", "reference", "torch", "torch-encoder"] = "orthogonal"
+    """Initialisation: orthogonal; row-normalised as in openai/ppo-ewma (reference); PyTorch's own,
+    biases included (torch); or PyTorch's own but for orthogonal heads (torch-encoder)."""
+    log_std_init: LogStd = 0.0
+    """Initial log standard deviation of continuous actions."""
 
 
 @dataclass(frozen=True)
