@@ -137,7 +137,8 @@ class TrainState:
     @property
     def actor(self) -> Single:
         """The policy as it acts in training."""
-        return Single(self.model, self.observation_normalizer, self.action_generator)
+        generator, hold = self.action_generator, self.recipe.noise_hold
+        return Single(self.model, self.observation_normalizer, generator, hold)
 
     @property
     def has_images(self) -> bool:

@@ -42,7 +42,8 @@ def wave(*shape, phase, scale=1.0):
 
 
 # PPO.update of rsl-rl-lib 5.5.1, twice, in 8 epochs of one minibatch: its Gaussian policy with
-# std_type "log", no value clipping, weights, observations, actions, advantages and returns as below.
+# std_type "log", no value clipping, and weights, observations, actions, advantages and returns as
+# below.
 RATES = [
     0.004, 0.006, 0.009, 0.01, 0.01, 0.01, 0.01 / 1.5, 0.01 / 2.25,
     0.01 / 2.25, 0.01 / 1.5, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01 / 1.5,

@@ -45,6 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     "kl-adaptive": {"algo": "ppo-ewma", "learning_rate_schedule": "kl-adaptive"},
     "kl": {"objective": "kl", "kl_estimator": "exact"},
     "pendulum": {"env": "Pendulum-v1"},
+    "gSDE": {"env": "Pendulum-v1", "use_sde": True, "sde_sample_freq": 3},
     "gymnasium": {"env": "gymnasium:CartPole-v1"},
     "by envs": {"minibatches_by": "envs"},
     "evaluated": {"eval_marks": 4, "eval_episodes": 2},

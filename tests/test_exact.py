@@ -57,6 +57,7 @@ CASES = {
     "adaptive": {"batch_schedule": "adaptive", "probe_every": 2},
     "evaluated": {"eval_marks": 4, "eval_episodes": 2},
     "pendulum": {"env": "Pendulum-v1", "normalize_rewards": True},
+    "gSDE": {"env": "Pendulum-v1", "use_sde": True, "sde_sample_freq": 3},
     "gymnasium": {"env": "gymnasium:CartPole-v1"},
 }
 

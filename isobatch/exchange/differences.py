@@ -92,6 +92,7 @@ def _idle(recipe: Recipe) -> set[str]:
         "adam_eps": optimizer.optimizer != "sgd",
         "rms_decay": optimizer.optimizer == "rmsprop",
         "momentum": optimizer.optimizer == "sgd",
+        "sde_sample_freq": recipe.model.use_sde,
         "desired_kl": recipe.adapts_rate,
         "min_learning_rate": recipe.adapts_rate,
         "max_learning_rate": recipe.adapts_rate,

@@ -46,6 +46,7 @@ RateSchedule = Literal["constant", "linear", "kl-adaptive"]
 Rate = Annotated[float, Bound(lambda x: 0 < x <= 100, "must be positive and at most 100")]
 RateOrNone = Annotated[float, Bound(lambda x: 0 <= x <= 100, "must lie in [0, 100]")]
 LogStd = Annotated[float, Bound(lambda x: abs(x) <= 20, "must lie in [-20, 20]")]
+SampleFreq = Annotated[int, Bound(lambda x: x == -1 or x > 0, "must be positive, or -1")]
 Threads = Annotated[int, Bound(lambda x: 0 <= x <= 1024, "must lie in [0, 1024]")]
 USERS_OWN = "python:make_env"
 """The environment id of recipes whose environment comes through `make_env`."""
@@ -126,6 +127,11 @@ class Model:
     biases included (torch); or PyTorch's own but for orthogonal heads (torch-encoder)."""
     log_std_init: LogStd = 0.0
     """Initial log standard deviation of continuous actions."""
+    use_sde: bool = False
+    """State-dependent exploration (gSDE) of continuous actions, as in SB3: the noise is the last
+    features of the policy times a random matrix, which each environment keeps for some steps."""
+    sde_sample_freq: SampleFreq = -1
+    """With use_sde: draw new matrices every this many steps of a rollout; -1: once per rollout."""
 
 
 @dataclass(frozen=True)
@@ -422,6 +428,14 @@ class Recipe:
     def trains_value_apart(self) -> bool:
         """Whether the value function has its own epochs, and so its own optimiser."""
         return self.objective.n_value_epochs not in (0, self.batch.n_epochs)
+
+    @property
+    def noise_hold(self) -> int:
+        """Steps for which an environment's exploration noise is held: 1 but with use_sde."""
+        frequency, n_steps = self.model.sde_sample_freq, self.batch.n_steps
+        if not self.model.use_sde:
+            return 1
+        return n_steps if frequency == -1 else min(frequency, n_steps)
 
     @property
     def probe_interval(self) -> int:

@@ -171,6 +171,21 @@ def _lookahead(recipe: Recipe, factors: Factors) -> str | None:
     )
 
 
+def _held_noise(recipe: Recipe, factors: Factors) -> str | None:
+    old, new = recipe.noise_hold, recipe.replace(batch=factors.new).noise_hold
+    if old == new:
+        return None
+    advice = (
+        f"sde_sample_freq {old} holds it for as long as before"
+        if old < factors.new.n_steps
+        else "it cannot be held longer than a rollout"
+    )
+    return (
+        f"use_sde: exploration noise is held for {new} steps, {old} before, since it is drawn "
+        f"anew for every rollout: {advice}"
+    )
+
+
 def _beyond_noise(factors: Factors, noise_scale: float) -> str | None:
     size = factors.new.minibatch_size
     if size < NEAR * noise_scale:
@@ -198,6 +213,7 @@ LIMITS: list[Limit] = [
     _follows_kl,
     _stops_at_kl,
     _staleness,
+    _held_noise,
 ]
 """What may change learning, the most important first."""
 DETAILS: list[Limit] = [
