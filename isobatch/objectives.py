@@ -38,6 +38,10 @@ class Samples(NamedTuple):
     params_before: Tensor | None = None
     """[b, P]: the parameters of the policy before this update, where the step size follows its
     KL."""
+    values_behav: Tensor | None = None
+    """[b]: values at acting time, where the value loss is clipped."""
+    clip_range_vf: Tensor | None = None
+    """How far from them values count, as `clip_range`."""
 
 
 class Current(NamedTuple):

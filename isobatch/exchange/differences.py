@@ -82,6 +82,7 @@ def _idle(recipe: Recipe) -> set[str]:
     unused = {
         "clip_range": objective.objective == "clip",
         "clip_range_schedule": objective.objective == "clip",
+        "clip_vf_loss": objective.clip_range_vf is not None,
         "kl_coef": objective.objective == "kl",
         "kl_estimator": objective.objective == "kl",
         "advantage_decay": objective.advantage_normalization == "ewma",

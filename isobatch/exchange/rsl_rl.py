@@ -18,7 +18,6 @@ from typing import Any
 from isobatch.batch import positive
 from isobatch.errors import UserError, shown
 from isobatch.exchange import networks
-from isobatch.exchange.sb3 import VALUE_CLIPPING
 from isobatch.exchange.table import (
     HALVED,
     OURS,
@@ -128,7 +127,7 @@ ALGORITHM: Table = {
     "algorithm.clip_param": Key(number, 0.2, "clip_range"),
     "algorithm.entropy_coef": Key(number, REQUIRED, "ent_coef"),
     "algorithm.value_loss_coef": Key(number, 1.0, "vf_coef", HALVED),
-    "algorithm.use_clipped_value_loss": Key(flag, True, lacks=VALUE_CLIPPING, off=False),
+    "algorithm.use_clipped_value_loss": Key(flag, True),
     "algorithm.max_grad_norm": Key(number, 1.0, "max_grad_norm", UNBOUNDED),
     "algorithm.normalize_advantage_per_mini_batch": Key(flag, False),
     "algorithm.optimizer": Key(choice(*OPTIMIZERS), "adam"),
@@ -227,6 +226,9 @@ class RslRl(Format):
             "advantage_normalization": "minibatch"
             if values["algorithm.normalize_advantage_per_mini_batch"]
             else "batch",
+            "clip_range_vf": values["algorithm.clip_param"]
+            if values["algorithm.use_clipped_value_loss"]
+            else None,
             "optimizer": values["algorithm.optimizer"],
             "learning_rate_schedule": _schedule(values),
             **_networks(values, lost),
@@ -247,6 +249,7 @@ class RslRl(Format):
         values = {
             "algorithm.class_name": "PPO",
             "algorithm.schedule": "adaptive" if recipe.adapts_rate else "fixed",
+            "algorithm.use_clipped_value_loss": recipe.objective.clip_range_vf is not None,
             "algorithm.normalize_advantage_per_mini_batch": (
                 recipe.objective.advantage_normalization == "minibatch"
             ),

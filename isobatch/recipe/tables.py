@@ -163,6 +163,13 @@ class Objective:
     """PPO's clipping epsilon."""
     clip_range_schedule: Schedule = "constant"
     """Constant, or linear decay to 0 over the budget in environment steps."""
+    clip_range_vf: Positive | None = None
+    """Clip values in their loss to within this of what they were when acting; none: no clipping.
+    Depends on the scale of rewards; follows clip_range_schedule."""
+    clip_vf_loss: Literal["max", "clipped"] = "max"
+    """With clip_range_vf: the larger of the clipped and the unclipped value's squared errors (max,
+    as in Baselines, CleanRL and rsl_rl), or that of the clipped value alone (clipped, as in
+    SB3)."""
     kl_coef: NotNegative = 1.0
     """Coefficient of the KL penalty, beta."""
     kl_estimator: Literal["squared", "exact"] = "squared"

@@ -225,7 +225,8 @@ SB3 = COMMON | TARGET | BETAS | {
     "total_timesteps": st.integers(1, 10**9), "learning_rate_schedule": SCHEDULE,
     "clip_range_schedule": SCHEDULE, "advantage_normalization": ADVANTAGES, "adam_eps": positive,
     "hidden_sizes": WIDTHS, "activation": ACTIVATIONS, "log_std_init": LOG_STD,
-    "init": st.sampled_from(["orthogonal", "torch"]),
+    "init": st.sampled_from(["orthogonal", "torch"]), "clip_vf_loss": st.just("clipped"),
+    "clip_range_vf": positive,
 }  # fmt: skip
 SAYABLE = {
     "sb3": SB3,

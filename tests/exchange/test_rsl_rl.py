@@ -80,7 +80,9 @@ def test_configurations_come_back(given):
     imported = comes_back("rsl_rl", {"num_envs": 4096, **given})
     told = [line.split(" ", 1)[0] for line in imported.unknown]
     obs = ["obs_groups"] if given is NEWEST else []
-    assert told == [*obs, "algorithm.use_clipped_value_loss"]
+    assert told == obs
+    objective = imported.recipe.objective
+    assert (objective.clip_range_vf, objective.clip_vf_loss) == (0.2, "max")
 
 
 @pytest.mark.parametrize("given", CONFIGURATIONS)

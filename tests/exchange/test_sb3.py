@@ -126,6 +126,17 @@ def test_networks_that_are_the_same_are_not_missing():
     assert exported.given["policy_kwargs"] == "dict(net_arch=dict(pi=[8, 4], vf=[8, 2]))"
 
 
+@pytest.mark.parametrize("bound", [0.3, "lin_0.3"])
+def test_clipped_values_are_read(bound):
+    given = {"clip_range": "lin_0.2" if bound == "lin_0.3" else 0.2, "clip_range_vf": bound}
+    imported = comes_back("sb3", given)
+    assert imported.unknown == []
+    objective = imported.recipe.objective
+    assert (objective.clip_range_vf, objective.clip_vf_loss) == (0.3, "clipped")
+    larger = exchange.write("sb3", imported.recipe.replace(clip_vf_loss="max"))
+    assert larger.missing == ["clip_vf_loss max: reads back from sb3 as clipped"]
+
+
 def test_the_beginning_is_read():
     given = {"policy_kwargs": "dict(ortho_init=False, log_std_init=-2, activation_fn=nn.GELU)"}
     imported = comes_back("sb3", given)
@@ -173,7 +184,7 @@ def test_a_minibatch_larger_than_the_rollout_is_the_rollout():
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"clip_range_vf": 0.2}, "clip_range_vf 0.2: value function clipping"),
+        ({"clip_range_vf": "lin_0.2"}, "clip_range_vf lin_0.2: a linear schedule; in Isobatch"),
         ({"use_sde": True, "policy_kwargs": "dict(full_std=False)"},
          "policy_kwargs full_std False: one standard deviation of gSDE per feature"),
         ({"use_sde": True, "policy_kwargs": "dict(use_expln=True)"},
