@@ -19,7 +19,7 @@ FEATURES, ROWS = 5, 7
 LIKE = torch.zeros(())
 
 
-def made(actions=ACTIONS, **settings) -> ActorCritic:
+def made(actions: spaces.Space = ACTIONS, **settings) -> ActorCritic:
     layouts = ObservationLayout.of(OBSERVATIONS, "test"), ActionLayout.of(actions, "test")
     model = Model(use_sde=True, hidden_sizes=(6, FEATURES), log_std_init=-0.5, **settings)
     return ActorCritic(*layouts, model)
