@@ -143,7 +143,6 @@ def entries(tmp_path):
         ("HalfCheetah-v4", []),
         ("CarRacing-v2", [
             "env_wrapper {'rl_zoo3.wrappers.FrameSkip': {'skip': 2}}", "frame_stack 2",
-            "use_sde True", "sde_sample_freq 4",
         ]),
     ],
 )  # fmt: skip
