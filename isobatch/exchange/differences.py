@@ -7,12 +7,15 @@ from typing import Any
 
 from isobatch.recipe import Recipe
 
+AROUND = (
+    "normalize_observations", "normalize_rewards", "observation_clip", "episodic_life",
+    "sign_rewards", "frame_stack", "wrappers", "env_options",
+)  # fmt: skip
+"""What other libraries do by wrapping the environment."""
 WHY = {
+    **dict.fromkeys(AROUND, "not in {target}'s configuration; wrap the environment"),
+    "update_statistics": "there they are updated at every {back}",
     "algo": "{target} has {back}",
-    "normalize_observations": "not in {target}'s configuration; wrap the environment",
-    "normalize_rewards": "not in {target}'s configuration; wrap the environment",
-    "episodic_life": "not in {target}'s configuration; wrap the environment",
-    "sign_rewards": "not in {target}'s configuration; wrap the environment",
     "env": "{target} has {back}",
     "seed": "not in {target}'s configuration",
 }
@@ -65,6 +68,7 @@ def _moments(recipe: Recipe) -> tuple[str, float]:
 def _idle(recipe: Recipe) -> set[str]:
     """Return the fields that this recipe's algorithm, objective and optimiser do not read."""
     objective, optimizer = recipe.objective, recipe.optimizer
+    normalizes = recipe.normalize.normalize_observations or recipe.normalize.normalize_rewards
     unused = {
         "clip_range": objective.objective == "clip",
         "clip_range_schedule": objective.objective == "clip",
@@ -78,6 +82,9 @@ def _idle(recipe: Recipe) -> set[str]:
         "adam_eps": optimizer.optimizer != "sgd",
         "rms_decay": optimizer.optimizer == "rmsprop",
         "momentum": optimizer.optimizer == "sgd",
+        "observation_clip": recipe.normalize.normalize_observations,
+        "normalize_epsilon": normalizes,
+        "update_statistics": normalizes,
         "reward_gamma": recipe.normalize.normalize_rewards,
         "reward_clip": recipe.normalize.normalize_rewards,
         "hidden_sizes": recipe.model.encoder not in ("nature", "impala"),
