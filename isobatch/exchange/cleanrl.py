@@ -11,6 +11,7 @@ from isobatch.errors import UserError
 from isobatch.exchange import procgen
 from isobatch.exchange.table import SAME, UNBOUNDED, Conversion, Format, Key, Table
 from isobatch.exchange.values import anything, flag, number, optional, text, whole
+from isobatch.exchange.wrappers import BY_STEP
 from isobatch.recipe import Recipe
 
 KL_SLACK = 1.5
@@ -57,7 +58,7 @@ SCRIPTS = {
             "num_envs": 1, "num_steps": 2048, "num_minibatches": 32, "update_epochs": 10,
             "ent_coef": 0.0,
         },
-        MLP | {"normalize_observations": True, "normalize_rewards": True},
+        MLP | {"normalize_observations": True, "normalize_rewards": True, **BY_STEP},
     ),
     "ppo_procgen": Script(
         {
@@ -67,7 +68,7 @@ SCRIPTS = {
         },
         # layer_init is for its heads alone.
         MLP | {
-            "encoder": "impala", "architecture": "shared", "normalize_rewards": True,
+            "encoder": "impala", "architecture": "shared", "normalize_rewards": True, **BY_STEP,
             "init": "torch-encoder",
         },
     ),
@@ -143,6 +144,11 @@ class CleanRl(Format):
                 "target_kl: checked after each epoch; in Isobatch before each gradient step"
             )
         fixed = FIXED | SCRIPTS[script].fixed
+        if fixed["normalize_observations"] and values["num_envs"] > 1:
+            lost.append(
+                f"num_envs {values['num_envs']}: each environment is normalised by statistics of "
+                "its own; in Isobatch all by the same"
+            )
         if fixed["normalize_rewards"]:
             fixed |= {"reward_gamma": values["gamma"], "reward_clip": 10.0}
         env = values["env_id"]

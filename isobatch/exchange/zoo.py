@@ -9,19 +9,24 @@ from typing import Any
 
 from isobatch.errors import UserError, nearest, shown
 from isobatch.exchange.sb3 import A2C, PPO, Sb3
-from isobatch.exchange.table import Key, Table
-from isobatch.exchange.values import Reader, anything, flag, number, optional, options, whole
+from isobatch.exchange.table import SAME, Key, Table
+from isobatch.exchange.values import anything, number, optional, whole
+from isobatch.exchange.wrappers import (
+    read_arguments,
+    read_normalization,
+    read_wrappers,
+    write_arguments,
+    write_normalization,
+    write_wrappers,
+)
 from isobatch.recipe import Recipe
 
-ATARI_WRAPPER = "stable_baselines3.common.atari_wrappers.AtariWrapper"
-ATARI_FRAMES = 4
-"""Frames that an Atari observation stacks, there by frame_stack and here always."""
 OWN: Table = {
     "normalize": Key(anything, False),
     "env_wrapper": Key(optional(anything), None),
     "frame_stack": Key(optional(whole), None),
     "vec_env_wrapper": Key(optional(anything), lacks="a wrapper of the vector environment"),
-    "env_kwargs": Key(optional(anything), lacks="arguments of the environment (see env_options)"),
+    "env_kwargs": Key(optional(anything), None),
     "callback": Key(optional(anything), lacks="a training callback"),
     "monitor_kwargs": Key(anything),
 }
@@ -33,7 +38,11 @@ ELSEWHERE = ("total_timesteps", "seed", "device", "verbose", "tensorboard_log")
 
 def _own(table: Table) -> Table:
     budget = {"n_timesteps": table["total_timesteps"]}
-    return {**budget, **{k: v for k, v in table.items() if k not in ELSEWHERE}, **OWN}
+    gamma = table["gamma"]
+    # VecNormalize has it from the algorithm, but where the entry leaves it to SB3's default.
+    left_out = SAME._replace(here=lambda there: gamma.default if there is None else there)
+    own = OWN | {"gamma": Key(optional(number), None, "gamma", left_out)}
+    return {**budget, **{k: v for k, v in table.items() if k not in ELSEWHERE}, **own}
 
 
 TABLES = {"ppo": _own(PPO), "a2c": _own(A2C)}
@@ -85,22 +94,18 @@ class Zoo(Sb3):
         return TABLES["a2c" if flat.get("algo") == "a2c" else "ppo"]
 
     def fields(self, values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
-        """Read the wrappers as well."""
+        """Read what is put around the environment as well."""
         fields = super().fields(values, lost)
-        fields |= _normalization(values["normalize"], values["gamma"], lost)
-        return fields | _wrappers(values["env_wrapper"], values["frame_stack"], lost)
+        fields |= read_normalization(values["normalize"], values["gamma"], lost)
+        around, extra = read_wrappers(values["env_wrapper"], values["frame_stack"], lost)
+        options = read_arguments(values["env_kwargs"], lost) + extra
+        return fields | around | {"env_options": tuple(options)}
 
     def values(self, recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:
-        """Say the wrappers as well."""
-        values = super().values(recipe, like)
-        values["normalize"] = _say_normalization(recipe)
-        life, sign = recipe.environment.episodic_life, recipe.environment.sign_rewards
-        if not (life or sign):
-            return values | {"env_wrapper": None, "frame_stack": None}
-        arguments = {} if life else {"terminal_on_life_loss": False}
-        arguments |= {} if sign else {"clip_reward": False}
-        wrapper = {ATARI_WRAPPER: arguments} if arguments else ATARI_WRAPPER
-        return values | {"env_wrapper": [wrapper], "frame_stack": ATARI_FRAMES}
+        """Say what is put around the environment as well."""
+        around, apart = write_wrappers(recipe)
+        around["env_kwargs"] = write_arguments(recipe, apart)
+        return super().values(recipe, like) | write_normalization(recipe) | around
 
     def text(self, flat: dict[str, Any], given: dict[str, Any], env: str) -> str:
         """Return the entry as YAML."""
@@ -131,71 +136,6 @@ def _choose(entries: dict[str, dict[str, Any]], env: str | None) -> str:
         raise UserError(f"zoo: the file has several environments, choose one of {listed}")
     hint = nearest(env, list(entries))
     raise UserError(f"zoo: the file has no {env}; it has {listed}.{hint}")
-
-
-def _normalization(value: Any, gamma: float, lost: list[str]) -> dict[str, Any]:
-    """Read VecNormalize's settings; the zoo gives it the algorithm's gamma."""
-    settings: dict[str, Any] = {}
-    try:
-        on = flag(value)
-    except ValueError:
-        try:
-            settings, on = options(value), True
-        except ValueError as error:
-            raise UserError(f"normalize {error}, got {shown(value)}") from None
-    rewards = on and _take(settings, "norm_reward", flag, True)
-    fields = {
-        "normalize_observations": on and _take(settings, "norm_obs", flag, True),
-        "normalize_rewards": rewards,
-    }
-    settings.pop("gamma", None)
-    clip = _take(settings, "clip_reward", number, 10.0)
-    lost += [
-        f"normalize {name} {each}: an argument of VecNormalize" for name, each in settings.items()
-    ]
-    return fields | ({"reward_gamma": gamma, "reward_clip": clip} if rewards else {})
-
-
-def _take(settings: dict[str, Any], name: str, read: Reader, default: Any) -> Any:
-    value = settings.pop(name, default)
-    try:
-        return read(value)
-    except ValueError as error:
-        raise UserError(f"{name} {error}, got {shown(value)}") from None
-
-
-def _say_normalization(recipe: Recipe) -> Any:
-    settings = recipe.normalize
-    observations, rewards = settings.normalize_observations, settings.normalize_rewards
-    if not (observations or rewards):
-        return False
-    said: dict[str, Any] = {}
-    if not (observations and rewards):
-        said |= {"norm_obs": observations, "norm_reward": rewards}
-    if rewards and settings.reward_clip != 10.0:
-        said["clip_reward"] = settings.reward_clip
-    return f"dict({', '.join(f'{k}={v!r}' for k, v in said.items())})" if said else True
-
-
-def _wrappers(value: Any, frames: int | None, lost: list[str]) -> dict[str, Any]:
-    """Read the Atari wrapper; others are the environment's own affair."""
-    fields = {"episodic_life": False, "sign_rewards": False}
-    atari = False
-    wrappers = [] if value is None else value if isinstance(value, list) else [value]
-    for wrapper in wrappers:
-        name, arguments = wrapper, {}
-        if isinstance(wrapper, Mapping) and len(wrapper) == 1:
-            name, arguments = next(iter(wrapper.items()))
-        if name != ATARI_WRAPPER or not isinstance(arguments, Mapping):
-            lost.append(f"env_wrapper {wrapper}: a wrapper of each environment")
-            continue
-        atari, rest = True, dict(arguments)
-        fields["episodic_life"] = _take(rest, "terminal_on_life_loss", flag, True)
-        fields["sign_rewards"] = _take(rest, "clip_reward", flag, True)
-        lost += [f"env_wrapper {each} {rest[each]}: an argument of AtariWrapper" for each in rest]
-    if frames != (ATARI_FRAMES if atari else None):
-        lost.append(f"frame_stack {frames}: frame stacking (in Isobatch always 4 for Atari)")
-    return fields
 
 
 def _yaml(value: Any) -> str:

@@ -80,7 +80,14 @@ class Environment:
     env_threads: Threads = 0
     """EnvPool's threads; 0 lets EnvPool choose. Results do not depend on it."""
     env_options: Pairs = ()
-    """Options of the environment, as name=value (for Procgen: num_levels=200)."""
+    """Options of the environment, as name=value (for Procgen: num_levels=200): EnvPool's, or the
+    keyword arguments that Gymnasium's make takes."""
+    frame_stack: Count = 1
+    """Stack this many of the last observations, images along their channels; after a reset the
+    frames before it are zeros, as in SB3. EnvPool's Atari stacks 4 already (stack_num)."""
+    wrappers: tuple[Text, ...] = ()
+    """Wrappers of each environment, in this order: frame_skip=N, resize=HxW, grayscale,
+    rescale_action=LOW:HIGH and time, which Gymnasium then makes; for MiniGrid flat_obs."""
     episodic_life: bool = False
     """Atari: end training episodes at each lost life; returns are still those of full games."""
     stagger: bool = False
@@ -144,8 +151,16 @@ class Normalize:
     """Divide rewards by the running standard deviation of the discounted return."""
     reward_gamma: Unit = 0.99
     """Discount factor of that return; openai/ppo-ewma uses 0.99 whatever gamma is."""
+    observation_clip: NotNegative = 10.0
+    """Clip normalised observations to [-x, x]; 0: no clipping."""
     reward_clip: Positive = 10.0
     """Clip normalised rewards to [-x, x]."""
+    normalize_epsilon: Positive = 1e-8
+    """Added to the variance of observations and of returns before its square root is taken."""
+    update_statistics: Literal["rollout", "step"] = "rollout"
+    """Update these statistics once per rollout (observations after it, rewards before they are
+    used), or at every step as SB3 and Gymnasium do: then the first rollout is normalised too, and
+    each observation is learned from as it was when acted on."""
 
 
 @dataclass(frozen=True)
