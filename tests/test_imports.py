@@ -15,8 +15,8 @@ ROOMS = [
     "errors", "files", "plain", "rows", "estimate", "text", "machine", "parent", "turns", "clock",
     "registry", "batch", "recipe", "scaling", "envs", "presets", "reproduce", "exchange",
     "importing", "normalize", "models", "experience", "advantages", "losses", "diagnostics",
-    "objectives", "proximal", "update", "noise", "state", "algos", "advice", "run", "pages", "probe",
-    "report", "rescaling", "study", "cli",
+    "objectives", "proximal", "update", "noise", "state", "algos", "advice", "run", "pages",
+    "probe", "report", "rescaling", "study", "cli",
 ]  # fmt: skip
 ALLOWED = {
     # Where people look for it: recipe.rescale(n_envs=16).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import UserError, nearest, shown
-from isobatch.exchange import source
+from isobatch.exchange import others, source
 from isobatch.exchange.sb3 import A2C, PPO, Sb3
 from isobatch.exchange.table import Key, Table
 from isobatch.exchange.values import Reader, anything, flag, number, optional, options, whole
@@ -60,6 +61,8 @@ class Zoo(Sb3):
         wanted = env or rest.get("env")
         if wanted is not None and not isinstance(wanted, str):
             raise UserError(f"zoo: env must be an environment's id, got {shown(wanted)}")
+        for name in itertools.chain(*entries.values()):
+            others.refuse_key(name, self.name)
         chosen = _choose(entries, wanted)
         own = {"env": chosen} if chosen != "atari" else {"env": wanted} if wanted else {}
         return super().flatten({**own, **entries[chosen], **rest})
@@ -80,6 +83,7 @@ class Zoo(Sb3):
 
     def load(self, path: Path, said: dict[str, Any]) -> dict[str, Any]:
         """Read a file of entries, which is named after its algorithm, or a run's config.yml."""
+        others.refuse_algorithm(path.stem, str(path))
         content = super().load(path, said)
         if path.stem == "config":
             content |= _run(path.with_name("args.yml"))
