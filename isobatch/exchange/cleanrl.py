@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from isobatch.batch import Batch
 from isobatch.errors import UserError
-from isobatch.exchange import procgen
+from isobatch.exchange import atari, procgen
 from isobatch.exchange.sb3 import VALUE_CLIPPING
 from isobatch.exchange.table import SAME, UNBOUNDED, Conversion, Format, Key, Table
 from isobatch.exchange.values import anything, flag, number, optional, text, whole
@@ -117,6 +117,10 @@ class CleanRl(Format):
     derived = ("batch_size", "minibatch_size", "num_iterations")
     script = "script"
 
+    def frame_skip(self, flat: Mapping[str, Any]) -> int:
+        """That of the scripts' MaxAndSkipEnv."""
+        return atari.SKIP
+
     def table(self, flat: Mapping[str, Any]) -> Table:
         """The arguments, with the script's defaults."""
         defaults = SCRIPTS[_script(flat)].defaults
@@ -153,7 +157,7 @@ class CleanRl(Format):
     def values(self, recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:
         """Say the script that fixes most of the recipe, and the switches."""
         script = _script(like) if like else _closest(recipe)
-        env = recipe.env
+        env = atari.there(recipe)
         if script == "ppo_procgen":
             env = (procgen.parts(env) or (env,))[0]
         return ({} if env.startswith("python:") else {"env_id": env}) | {

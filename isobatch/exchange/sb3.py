@@ -9,7 +9,7 @@ from typing import Any
 
 from isobatch.batch import Batch
 from isobatch.errors import UserError
-from isobatch.exchange import networks, others
+from isobatch.exchange import atari, networks, others
 from isobatch.exchange.table import HALVED, UNBOUNDED, Format, Key, Table, left_to_us
 from isobatch.exchange.values import (
     Scheduled,
@@ -144,7 +144,7 @@ class Sb3(Format):
             "normalize_advantage": objective.advantage_normalization != "none",
         }  # fmt: skip
         if not recipe.env.startswith("python:"):
-            values["env"] = recipe.env
+            values["env"] = atari.there(recipe)
         if a2c:
             rms = optimizer.optimizer == "rmsprop"
             return values | {

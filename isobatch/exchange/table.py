@@ -122,6 +122,10 @@ class Format(ABC):
         What has no counterpart is added to `lost`, a line each.
         """
 
+    def frame_skip(self, flat: Mapping[str, Any]) -> int | None:
+        """Return how many frames of an Atari game the wrappers skip, None where it is not known."""
+        return None
+
     def notes(self, given: Mapping[str, Any], recipe: Recipe) -> list[str]:
         """Return lines on how `given` was read as the recipe, beside what has no counterpart."""
         return []

@@ -85,7 +85,7 @@ def test_the_command_is_read_as_it_was_typed():
     given = exchange.arguments("cleanrl", words.split())
     imported = exchange.read("cleanrl", given)
     assert imported.unknown == []
-    assert imported.recipe.env == "PongNoFrameskip-v4"
+    assert imported.recipe.env == "Pong-v5"
     assert imported.recipe.batch.n_envs == 8
     moved = imported.recipe.replace(n_envs=16)
     text = exchange.write("cleanrl", moved, given).text
