@@ -42,11 +42,27 @@ CASES: dict[str, dict[str, Any]] = {
     "stale": {"staleness": 2},
     "value epochs": {"n_value_epochs": 2},
     "shared": {"architecture": "shared"},
+    "kl-adaptive": {"algo": "ppo-ewma", "learning_rate_schedule": "kl-adaptive"},
     "kl": {"objective": "kl", "kl_estimator": "exact"},
     "pendulum": {"env": "Pendulum-v1"},
+    "gSDE": {"env": "Pendulum-v1", "use_sde": True, "sde_sample_freq": 3},
     "gymnasium": {"env": "gymnasium:CartPole-v1"},
     "by envs": {"minibatches_by": "envs"},
     "evaluated": {"eval_marks": 4, "eval_episodes": 2},
+    "own layers": {
+        "architecture": "shared",
+        "policy_hidden_sizes": (8,),
+        "value_hidden_sizes": (8, 4),
+    },
+    "clipped values": {
+        "env": "Pendulum-v1",
+        "clip_range_vf": 0.2,
+        "activation": "silu",
+        "hidden_sizes": (),
+        "value_hidden_sizes": (8,),
+        "log_std_init": -1.0,
+        "init": "torch",
+    },
 }
 FREE = (*CLOCK_COLUMNS, "resumed", "cohort_width")
 

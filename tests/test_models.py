@@ -13,7 +13,8 @@ from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.errors import UserError
 from isobatch.models import ActorCritic
 from isobatch.models.acting import NUMPY_ROWS, acting
-from isobatch.models.encoders import ImpalaEncoder, NatureEncoder, fits_blocks, initialise
+from isobatch.models.encoders import ImpalaEncoder, NatureEncoder, fits_blocks
+from isobatch.models.layers import ACTIVATIONS, initialise
 from isobatch.recipe import Model
 
 VECTOR = spaces.Box(-1, 1, (4,))
@@ -295,11 +296,26 @@ def test_continuous_policy_begins_with_unit_deviation():
     assert not model(observe(VECTOR))[0][:, 2:].any()
 
 
+def test_pytorchs_own_initialisation_with_orthogonal_heads():
+    """CleanRL's ppo_procgen: layer_init is for its two heads alone."""
+    model = build(IMAGE, encoder="impala", architecture="shared", init="torch-encoder")
+    assert model.actor.head.weight.norm(dim=1).tolist() == pytest.approx([0.01] * 3)
+    assert model.value_head.weight.norm().item() == pytest.approx(1.0)
+    assert not model.actor.head.bias.any()
+    layers = [m for m in model.actor.encoder.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert len(layers) == 16
+    for layer in layers:
+        bound = 1 / math.sqrt(layer.weight[0].numel())
+        for part in (layer.weight, layer.bias):
+            assert part is not None
+            assert 0.5 * bound < part.abs().max().item() <= bound
+
+
 def unchanged(observation):
     return observation
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("actions", ["discrete", "continuous"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_acting_is_the_models_own_answer(architecture, actions, activation):
@@ -318,6 +334,40 @@ def test_acting_is_the_models_own_answer(architecture, actions, activation):
     assert (values is None) == (architecture == "dual") == (expected_values is None)
     if values is not None:
         torch.testing.assert_close(values, expected_values, rtol=0, atol=1e-5)
+
+
+OWN = {"policy_hidden_sizes": (7,), "value_hidden_sizes": (6, 5)}
+
+
+@pytest.mark.parametrize("hidden_sizes", [(), (8,)])
+@pytest.mark.parametrize("activation", ["tanh", "silu"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_own_layers_act_value_and_keep_to_themselves(architecture, activation, hidden_sizes):
+    model = build(
+        architecture=architecture, activation=activation, hidden_sizes=hidden_sizes, **OWN
+    )
+    seen = observe(VECTOR)
+    with torch.no_grad():
+        params, values = model(seen)
+        acted, acted_values = acting(model, unchanged, 5)(seen)
+    torch.testing.assert_close(acted, params, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.values(seen), values)
+    assert (acted_values is None) == (architecture == "dual")
+    if acted_values is not None:
+        torch.testing.assert_close(acted_values, values, rtol=0, atol=1e-5)
+    model(seen)[1].sum().backward()
+    assert all(each.grad is None for each in model.actor.hidden.parameters())
+    assert all(each.grad is not None for each in model.value_hidden.parameters())
+    # What they share is trained by the value only where it is shared.
+    trained = [each.grad is not None for each in model.actor.encoder.parameters()]
+    assert trained == [architecture == "shared"] * len(trained)
+
+
+def test_the_auxiliary_head_follows_the_policys_own_layers():
+    model = ActorCritic(*layouts(VECTOR), Model(architecture="dual", **OWN), auxiliary=True)
+    *_, auxiliary = model.with_auxiliary(observe(VECTOR))
+    auxiliary.sum().backward()
+    assert all(each.grad is not None for each in model.actor.hidden.parameters())
 
 
 @pytest.mark.parametrize("n_rows", [3, NUMPY_ROWS + 1])

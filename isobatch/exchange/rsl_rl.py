@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from isobatch.batch import positive
 from isobatch.errors import UserError, shown
-from isobatch.exchange.sb3 import VALUE_CLIPPING
+from isobatch.exchange import networks
 from isobatch.exchange.table import (
     HALVED,
     OURS,
@@ -33,18 +34,21 @@ from isobatch.recipe import Recipe
 PARTS = ("algorithm", "policy", "actor", "critic")
 OUTSIDE = ("num_envs", "seed", "runner_class_name")
 """Keys that stand beside `runner`, not in it."""
-ACTIVATIONS = ("tanh", "relu", "elu")
+ACTIVATIONS = {
+    "tanh": "tanh", "relu": "relu", "elu": "elu", "gelu": "gelu", "swish": "silu",
+    "lrelu": "leaky_relu",
+}  # fmt: skip
+"""By their names; crelu is the ReLU of some versions and the CELU of others."""
 WIDTHS = (256, 256, 256)
 FIXED = {
     "algo": "ppo", "objective": "clip", "clip_range_schedule": "constant", "encoder": "auto",
-    "learning_rate_schedule": "constant", "architecture": "dual", "adam_eps": 1e-8,
+    "min_learning_rate": 1e-5, "max_learning_rate": 1e-2, "architecture": "dual", "adam_eps": 1e-8,
     "adam_beta1": 0.9, "adam_beta2": 0.999, "minibatches_by": "samples", "rms_decay": 0.99,
-    "momentum": 0.0,
+    "momentum": 0.0, "init": "torch",
 }  # fmt: skip
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
 MODEL_LACKS = {
     "class_name": "networks other than two MLPs",
-    "init_noise_std": "initial standard deviation of the actions; 1 in Isobatch",
     "state_dependent_std": "a state-dependent standard deviation",
     "rnn_type": "a recurrent network", "rnn_hidden_dim": "a recurrent network",
     "rnn_hidden_size": "a recurrent network", "rnn_num_layers": "a recurrent network",
@@ -65,24 +69,37 @@ VERSIONED = {
 """Defaults of rsl_rl 4 and newer; before, they were others, and so must be given."""
 
 
+def _deviation(value: Any) -> float:
+    """Read a standard deviation."""
+    if number(value) <= 0:
+        raise ValueError("must be positive")
+    return number(value)
+
+
 def _distribution(value: Any) -> Any:
-    """Read the policy's distribution, None where it is the Gaussian there is here."""
+    """Read the policy's distribution: the deviation of a Gaussian like that here, else as it is."""
     value = anything(value)
     if not isinstance(value, Mapping):
         return value
-    plain = {"class_name": "GaussianDistribution", "init_std": 1.0, "learn_std": True}
-    return None if all(value.get(name, each) == each for name, each in plain.items()) else value
+    plain = {"class_name": "GaussianDistribution", "learn_std": True}
+    if any(value.get(name, each) != each for name, each in plain.items()):
+        return value
+    try:
+        return _deviation(value.get("init_std", 1.0))
+    except ValueError as error:
+        raise ValueError(f"init_std {error}") from None
 
 
 def _model(name: str) -> Table:
     """Return the keys of a network that have no counterpart."""
     idle = {
-        "class_name": "ActorCritic" if name == "policy" else "MLPModel", "init_noise_std": 1.0,
+        "class_name": "ActorCritic" if name == "policy" else "MLPModel",
         "state_dependent_std": False, "stochastic": name == "actor",
     }  # fmt: skip
     lacking = {key: Key(anything, idle.get(key), lacks=does) for key, does in MODEL_LACKS.items()}
-    lacking["distribution_cfg"] = lacking["distribution_cfg"]._replace(read=_distribution)
-    lacking["noise_std_type"] = Key(anything, "scalar")
+    if name == "actor":
+        lacking["distribution_cfg"] = Key(_distribution, None)
+    lacking |= {"init_noise_std": Key(_deviation, 1.0), "noise_std_type": Key(anything, "scalar")}
     return {f"{name}.{key}": value for key, value in lacking.items()}
 
 
@@ -104,13 +121,13 @@ ALGORITHM: Table = {
     "algorithm.num_mini_batches": Key(whole, REQUIRED, "n_minibatches"),
     "algorithm.learning_rate": Key(number, 1e-3, "learning_rate"),
     "algorithm.schedule": Key(choice("adaptive", "fixed"), REQUIRED),
-    "algorithm.desired_kl": Key(optional(number), 0.01),
+    "algorithm.desired_kl": Key(optional(number), 0.01, "desired_kl", left_to_us("desired_kl")),
     "algorithm.gamma": Key(number, REQUIRED, "gamma"),
     "algorithm.lam": Key(number, 0.95, "gae_lambda"),
     "algorithm.clip_param": Key(number, 0.2, "clip_range"),
     "algorithm.entropy_coef": Key(number, REQUIRED, "ent_coef"),
     "algorithm.value_loss_coef": Key(number, 1.0, "vf_coef", HALVED),
-    "algorithm.use_clipped_value_loss": Key(flag, True, lacks=VALUE_CLIPPING, off=False),
+    "algorithm.use_clipped_value_loss": Key(flag, True),
     "algorithm.max_grad_norm": Key(number, 1.0, "max_grad_norm", UNBOUNDED),
     "algorithm.normalize_advantage_per_mini_batch": Key(flag, False),
     "algorithm.optimizer": Key(choice(*OPTIMIZERS), "adam"),
@@ -209,14 +226,13 @@ class RslRl(Format):
             "advantage_normalization": "minibatch"
             if values["algorithm.normalize_advantage_per_mini_batch"]
             else "batch",
+            "clip_range_vf": values["algorithm.clip_param"]
+            if values["algorithm.use_clipped_value_loss"]
+            else None,
             "optimizer": values["algorithm.optimizer"],
+            "learning_rate_schedule": _schedule(values),
             **_networks(values, lost),
         }
-        if values["algorithm.schedule"] == "adaptive":
-            lost.append(
-                f"algorithm.schedule adaptive: adapts the learning rate to a KL of "
-                f"{values['algorithm.desired_kl']}; in Isobatch it is constant"
-            )
         if fields["optimizer"] == "adamw":
             lost.append("algorithm.optimizer adamw: weight decay; Isobatch uses Adam without it")
             fields["optimizer"] = "adam"
@@ -232,7 +248,8 @@ class RslRl(Format):
         optimizer = recipe.optimizer.optimizer
         values = {
             "algorithm.class_name": "PPO",
-            "algorithm.schedule": "fixed",
+            "algorithm.schedule": "adaptive" if recipe.adapts_rate else "fixed",
+            "algorithm.use_clipped_value_loss": recipe.objective.clip_range_vf is not None,
             "algorithm.normalize_advantage_per_mini_batch": (
                 recipe.objective.advantage_normalization == "minibatch"
             ),
@@ -242,18 +259,24 @@ class RslRl(Format):
             values["max_iterations"] = max(1, recipe.total_timesteps // recipe.batch.rollout_size)
         if recipe.machine.device != "auto":
             values["device"] = recipe.machine.device
-        sizes, activation = list(model.hidden_sizes), model.activation
+        actor, critic = (list(sizes) for sizes in networks.widths(recipe))
+        deviation = _exponential(model.log_std_init)
+        activation = next(name for name, ours in ACTIVATIONS.items() if ours == model.activation)
         if any(name.startswith(("actor.", "critic.")) for name in like):
-            for name in ("actor", "critic"):
+            for name, sizes in (("actor", actor), ("critic", critic)):
                 values |= {
                     f"{name}.hidden_dims": sizes,
                     f"{name}.activation": activation,
                     f"{name}.obs_normalization": normalize,
                 }
-            return values
+            cfg = like.get("actor.distribution_cfg")
+            if isinstance(cfg, Mapping):
+                return values | {"actor.distribution_cfg": {**cfg, "init_std": deviation}}
+            return values | {"actor.init_noise_std": deviation}
         values |= {
-            "policy.actor_hidden_dims": sizes,
-            "policy.critic_hidden_dims": sizes,
+            "policy.init_noise_std": deviation,
+            "policy.actor_hidden_dims": actor,
+            "policy.critic_hidden_dims": critic,
             "policy.activation": activation,
         }
         if "empirical_normalization" in like:
@@ -282,6 +305,12 @@ def _full(name: str, table: Table) -> str:
     return homes[0] if len(homes) == 1 else name
 
 
+def _schedule(values: dict[str, Any]) -> str:
+    """Read what moves the learning rate; without a KL to reach, nothing does."""
+    adaptive = values["algorithm.schedule"] == "adaptive"
+    return "kl-adaptive" if adaptive and values["algorithm.desired_kl"] is not None else "constant"
+
+
 def _check(values: dict[str, Any], rows: int) -> None:
     for name in ("num_envs", "num_steps_per_env"):
         positive(name, values[name])
@@ -294,24 +323,20 @@ def _check(values: dict[str, Any], rows: int) -> None:
 
 
 def _networks(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
-    """Read the two MLPs, which are alike here."""
+    """Read the two MLPs."""
     newest = "actor.hidden_dims" in values
     names = (
         ("actor.hidden_dims", "critic.hidden_dims") if newest
         else ("policy.actor_hidden_dims", "policy.critic_hidden_dims")
     )  # fmt: skip
-    actor, critic = (tuple(values[name]) for name in names)
-    if critic != actor:
-        lost.append(f"{names[1]} {list(critic)}: Isobatch uses the actor's widths, {list(actor)}")
     shapes = ("actor.activation", "critic.activation") if newest else ("policy.activation",)
     activation = values[shapes[0]]
-    for name in shapes:
-        if values[name] not in ACTIVATIONS:
-            lost.append(
-                f"{name} {values[name]}: Isobatch has {', '.join(ACTIVATIONS)}; elu is used"
-            )
-        elif values[name] != activation:
-            lost.append(f"{name} {values[name]}: Isobatch uses the actor's, {activation}")
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        lost.append(f"{shapes[0]} {activation}: Isobatch has {known}; elu is used")
+        activation = "elu"
+    if values[shapes[-1]] not in (activation, values[shapes[0]]):
+        lost.append(f"{shapes[-1]} {values[shapes[-1]]}: Isobatch uses the actor's, {activation}")
     flags = (
         ("actor.obs_normalization", "critic.obs_normalization") if newest
         else ("policy.actor_obs_normalization", "policy.critic_obs_normalization")
@@ -320,7 +345,23 @@ def _networks(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     if seen != judged:
         lost.append(f"{flags[1]} {judged}: Isobatch uses the actor's, {seen}")
     return {
-        "hidden_sizes": actor,
-        "activation": activation if activation in ACTIVATIONS else "elu",
+        **networks.apart(*(values[name] for name in names)),
+        "activation": ACTIVATIONS[activation],
+        "log_std_init": math.log(_initial_deviation(values, lost)),
         "normalize_observations": seen,
     }
+
+
+def _initial_deviation(values: dict[str, Any], lost: list[str]) -> float:
+    """Return the actions' standard deviation at the start, wherever the layout has it."""
+    if "policy.init_noise_std" in values:
+        return values["policy.init_noise_std"]
+    given = values["actor.distribution_cfg"]
+    if given is not None and not isinstance(given, float | int):
+        lost.append(f"actor.distribution_cfg {given}: the policy's distribution")
+    return given if isinstance(given, float | int) else values["actor.init_noise_std"]
+
+
+def _exponential(log_std: float) -> float:
+    """Return e^x, to the twelve digits that undo the logarithm's rounding."""
+    return float(f"{math.exp(log_std):.12g}")

@@ -10,7 +10,15 @@ from typing import Any
 from isobatch.batch import Batch
 from isobatch.errors import UserError
 from isobatch.exchange import atari, networks, others
-from isobatch.exchange.table import HALVED, UNBOUNDED, Format, Key, Table, left_to_us
+from isobatch.exchange.table import (
+    HALVED,
+    UNBOUNDED,
+    Conversion,
+    Format,
+    Key,
+    Table,
+    left_to_us,
+)
 from isobatch.exchange.values import (
     Scheduled,
     anything,
@@ -28,7 +36,10 @@ from isobatch.registry import ONE_STEP
 ALIASES = {"n_timesteps": "total_timesteps"}
 DEVICES = ("auto", "cpu", "cuda")
 FIXED = {"objective": "clip", "optimizer": "adam", "minibatches_by": "samples"}
-VALUE_CLIPPING = "value function clipping, which Isobatch does not have"
+ONCE_PER_ROLLOUT = Conversion(
+    lambda steps: steps if steps > 0 else -1, lambda steps: steps
+)  # fmt: skip
+"""SB3 draws new matrices once per rollout if the number is 0 or negative."""
 
 FIRST: Table = {
     "algo": Key(choice("ppo", "a2c"), "ppo"),
@@ -42,10 +53,8 @@ REST: Table = {
     "ent_coef": Key(number, 0.0, "ent_coef"),
     "vf_coef": Key(number, 0.5, "vf_coef", HALVED),
     "max_grad_norm": Key(number, 0.5, "max_grad_norm", UNBOUNDED),
-    "use_sde": Key(
-        flag, False, lacks="state-dependent exploration (gSDE), which Isobatch does not have"
-    ),
-    "sde_sample_freq": Key(whole, -1, lacks="how often gSDE resamples its noise"),
+    "use_sde": Key(flag, False, "use_sde"),
+    "sde_sample_freq": Key(whole, -1, "sde_sample_freq", ONCE_PER_ROLLOUT),
     "rollout_buffer_class": Key(optional(anything), lacks="another rollout buffer class"),
     "rollout_buffer_kwargs": Key(optional(anything), lacks="arguments of the rollout buffer"),
     "policy_kwargs": Key(optional(options), None),
@@ -64,7 +73,7 @@ PPO: Table = {
     "n_epochs": Key(whole, 10, "n_epochs"),
     "gae_lambda": Key(number, 0.95, "gae_lambda"),
     "clip_range": Key(schedule, Scheduled(0.2)),
-    "clip_range_vf": Key(optional(anything), lacks=VALUE_CLIPPING),
+    "clip_range_vf": Key(optional(schedule), None),
     "normalize_advantage": Key(flag, True),
     "target_kl": Key(optional(number), None, "target_kl"),
     **REST,
@@ -151,8 +160,12 @@ class Sb3(Format):
                 "use_rms_prop": rms,
                 "rms_prop_eps": optimizer.adam_eps if rms else 1e-5,
             }
-        clip = Scheduled(objective.clip_range, objective.clip_range_schedule == "linear")
-        return values | {"batch_size": recipe.batch.minibatch_size, "clip_range": _said(clip)}
+        linear, values_by = objective.clip_range_schedule == "linear", objective.clip_range_vf
+        return values | {
+            "batch_size": recipe.batch.minibatch_size,
+            "clip_range": _said(Scheduled(objective.clip_range, linear)),
+            "clip_range_vf": None if values_by is None else _said(Scheduled(values_by, linear)),
+        }
 
     def patch(self, name: str, given: Any, old: Any, new: Any) -> Any:
         """Change in policy_kwargs only what moved."""
@@ -211,9 +224,22 @@ def _ppo(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
         "n_minibatches": batch.n_minibatches,
         "clip_range": clip.start,
         "clip_range_schedule": clip.schedule,
+        **_value_clipping(values["clip_range_vf"], clip, lost),
         "advantage_normalization": "minibatch" if values["normalize_advantage"] else "none",
         **networks.adam(values["policy_kwargs"], lost),
     }
+
+
+def _value_clipping(own: Scheduled | None, clip: Scheduled, lost: list[str]) -> dict[str, Any]:
+    """Read clip_range_vf, which follows clip_range's schedule here."""
+    if own is None:
+        return {}
+    if own.linear != clip.linear:
+        lost.append(
+            f"clip_range_vf {_said(own)}: a {own.schedule} schedule; in Isobatch it follows "
+            f"clip_range's, {clip.schedule}"
+        )
+    return {"clip_range_vf": own.start, "clip_vf_loss": "clipped"}
 
 
 def _a2c(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:

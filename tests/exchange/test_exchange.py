@@ -69,7 +69,10 @@ def test_unknown_key_names_the_nearest(source, key, message):
         ("sb3", {"n_timesteps": 1, "total_timesteps": 2}, "are the same; give one"),
         ("sb3", {"policy_kwargs": "dict(net_arch="}, "policy_kwargs must be a dictionary"),
         ("sb3", {"policy_kwargs": "dict(net_arch=['a'])"}, "net_arch must be a list of widths"),
-        ("sb3", {"policy_kwargs": "dict(net_arch=[])"}, "net_arch must have at least one layer"),
+        ("sb3", {"policy_kwargs": "dict(net_arch=dict(qf=[8]))"}, "net_arch must be a list of wid"),
+        ("sb3", {"policy_kwargs": "dict(net_arch=[0])"}, "sb3: hidden_sizes must be positive"),
+        ("sb3", {"policy_kwargs": "dict(ortho_init=2)"}, "ortho_init must be true or false, got 2"),
+        ("sb3", {"policy_kwargs": "dict(log_std_init='x')"}, "log_std_init must be a number"),
         ("sb3", {"policy_kwargs": "dict(optimizer_kwargs=dict(betas=1))"}, "optimizer_kwargs must"),
         ("zoo", {"normalize": "dict(norm_obs='x')"}, "zoo: norm_obs must be true or false"),
         ("cleanrl", {"clip_coef": 0}, "cleanrl: clip_coef must be positive"),
@@ -212,15 +215,18 @@ BATCHES = st.builds(
     lambda envs, width, parts, epochs: Batch(envs, width * parts, parts, epochs),
     st.integers(1, 64), st.integers(1, 64), st.integers(1, 16), st.integers(1, 20),
 )  # fmt: skip
-WIDTHS = st.lists(st.integers(1, 512), min_size=1, max_size=4).map(tuple)
-ACTIVATIONS = st.sampled_from(["tanh", "relu", "elu"])
+WIDTHS = st.lists(st.integers(1, 512), max_size=4).map(tuple)
+ACTIVATIONS = st.sampled_from(["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"])
+LOG_STD = st.just(0.0) | st.floats(-5, -1e-3)
 ADVANTAGES = st.sampled_from(["minibatch", "none"])
 BETAS = {"adam_beta1": st.floats(0, 0.999), "adam_beta2": st.floats(0, 0.999)}
 TARGET = {"target_kl": st.none() | st.sampled_from([0.01, 0.015, 0.2])}
 SB3 = COMMON | TARGET | BETAS | {
     "total_timesteps": st.integers(1, 10**9), "learning_rate_schedule": SCHEDULE,
     "clip_range_schedule": SCHEDULE, "advantage_normalization": ADVANTAGES, "adam_eps": positive,
-    "hidden_sizes": WIDTHS, "activation": ACTIVATIONS,
+    "hidden_sizes": WIDTHS, "activation": ACTIVATIONS, "log_std_init": LOG_STD,
+    "init": st.sampled_from(["orthogonal", "torch"]), "clip_vf_loss": st.just("clipped"),
+    "clip_range_vf": positive,
 }  # fmt: skip
 SAYABLE = {
     "sb3": SB3,
@@ -236,6 +242,7 @@ SAYABLE = {
         "advantage_normalization": st.sampled_from(["minibatch", "batch"]),
         "hidden_sizes": WIDTHS, "activation": ACTIVATIONS, "adam_eps": st.just(1e-8),
         "normalize_observations": st.booleans(), "optimizer": st.sampled_from(["adam", "sgd"]),
+        "init": st.just("torch"), "log_std_init": LOG_STD,
     },
     "ppo-ewma": COMMON | BETAS | {
         "total_timesteps": st.integers(1, 10**9), "max_grad_norm": st.none(), "seed": st.just(1),
@@ -275,8 +282,9 @@ def test_recipe_to_format_and_back_is_the_same_recipe(target, data):
             unused |= {name: recipe.values[name] for name in names}
     back = imported.recipe.replace(**unused).values
     for name, value in recipe.values.items():
-        # CleanRL's target_kl is another multiple.
-        assert back[name] == (pytest.approx(value) if name == "target_kl" else value), name
+        # CleanRL's target_kl is another multiple, rsl_rl's deviation has no logarithm.
+        rounded = name in ("target_kl", "log_std_init")
+        assert back[name] == (pytest.approx(value) if rounded else value), name
     assert [line for line in imported.unknown if not line.startswith("target_kl")] == []
     assert exchange.write(target, recipe, exported.given).given == exported.given
 

@@ -1,5 +1,6 @@
 import copy
 import json
+import math
 
 import pytest
 from round_trip import comes_back
@@ -79,7 +80,9 @@ def test_configurations_come_back(given):
     imported = comes_back("rsl_rl", {"num_envs": 4096, **given})
     told = [line.split(" ", 1)[0] for line in imported.unknown]
     obs = ["obs_groups"] if given is NEWEST else []
-    assert told == ["algorithm.schedule", *obs, "algorithm.use_clipped_value_loss"]
+    assert told == obs
+    objective = imported.recipe.objective
+    assert (objective.clip_range_vf, objective.clip_vf_loss) == (0.2, "max")
 
 
 @pytest.mark.parametrize("given", CONFIGURATIONS)
@@ -107,9 +110,69 @@ def test_numbers_keep_their_meaning():
     assert recipe.objective.vf_coef == 2.0
     assert recipe.objective.advantage_normalization == "batch"
     assert recipe.optimizer.adam_eps == 1e-8
-    assert recipe.optimizer.learning_rate_schedule == "constant"
+    assert recipe.optimizer.learning_rate_schedule == "kl-adaptive"
+    assert recipe.optimizer.desired_kl == 0.01
     assert recipe.model.hidden_sizes == (512, 256, 128)
     assert recipe.model.activation == "elu"
+    assert (recipe.model.init, recipe.model.log_std_init) == ("torch", 0.0)
+
+
+def test_the_actions_begin_with_their_deviation_in_either_layout():
+    given = {"num_envs": 64, **copy.deepcopy(EXAMPLE)}
+    given["runner"]["policy"]["init_noise_std"] = 0.8
+    recipe = comes_back("rsl_rl", given).recipe
+    assert recipe.model.log_std_init == math.log(0.8)
+    given = {"num_envs": 64, **copy.deepcopy(NEWEST)}
+    cfg = given["runner"]["actor"]["distribution_cfg"]
+    cfg["init_std"] = 0.8
+    assert comes_back("rsl_rl", given).recipe.model.log_std_init == math.log(0.8)
+    moved = exchange.write("rsl_rl", recipe.replace(log_std_init=0.0), given).given
+    assert moved["runner"]["actor"]["distribution_cfg"] == {**cfg, "init_std": 1.0}
+    cfg["init_std"] = 0
+    with pytest.raises(UserError, match="distribution_cfg init_std must be positive"):
+        exchange.read("rsl_rl", given)
+
+
+def test_actor_and_critic_have_their_own_widths():
+    given = {"num_envs": 64, **copy.deepcopy(EXAMPLE)}
+    given["runner"]["policy"]["critic_hidden_dims"] = [512, 8]
+    model = comes_back("rsl_rl", given).recipe.model
+    assert model.hidden_sizes == ()
+    assert model.policy_hidden_sizes == (256, 256, 256)
+    assert model.value_hidden_sizes == (512, 8)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("swish", "silu"), ("lrelu", "leaky_relu")])
+def test_activations_have_their_names(theirs, ours):
+    given = {"num_envs": 64, **copy.deepcopy(EXAMPLE)}
+    given["runner"]["policy"]["activation"] = theirs
+    assert comes_back("rsl_rl", given).recipe.model.activation == ours
+
+
+@pytest.mark.parametrize(
+    ("schedule", "desired_kl", "wanted"),
+    [
+        ("adaptive", 0.02, ("kl-adaptive", 0.02)),
+        ("adaptive", None, ("constant", 0.01)),  # rsl_rl then leaves it alone.
+        ("fixed", 0.02, ("constant", 0.02)),
+    ],
+)
+def test_the_step_size_follows_the_kl_where_it_does_there(schedule, desired_kl, wanted):
+    algorithm = ALGORITHM | {"schedule": schedule, "desired_kl": desired_kl}
+    given = {"num_envs": 64, **LEGGED_GYM, "algorithm": algorithm}
+    recipe = exchange.read("rsl_rl", given).recipe
+    found = recipe.optimizer.learning_rate_schedule, recipe.optimizer.desired_kl
+    assert found == wanted
+    back = exchange.write("rsl_rl", recipe)
+    assert back.missing == []
+    assert exchange.read("rsl_rl", back.given).recipe == recipe
+    assert exchange.write("rsl_rl", recipe, given).given == given
+
+
+def test_other_bounds_are_said_when_written():
+    recipe = exchange.read("rsl_rl", {"num_envs": 64, **LEGGED_GYM}).recipe
+    missing = exchange.write("rsl_rl", recipe.replace(min_learning_rate=1e-6)).missing
+    assert missing == ["min_learning_rate 1e-06: reads back from rsl_rl as 1e-05"]
 
 
 def test_words_find_their_table():
@@ -144,8 +207,6 @@ def test_defaults_that_changed_between_versions_must_be_given():
         ("algorithm", "rnd_cfg", {"weight": 0.5}, "algorithm.rnd_cfg: random network distillation"),
         ("algorithm", "optimizer", "adamw", "algorithm.optimizer adamw"),
         ("algorithm", "use_mixed_precision", True, "algorithm.use_mixed_precision True"),
-        ("policy", "init_noise_std", 0.5, "policy.init_noise_std 0.5"),
-        ("policy", "critic_hidden_dims", [8], "policy.critic_hidden_dims [8]"),
         ("policy", "activation", "selu", "policy.activation selu"),
         ("policy", "class_name", "ActorCriticRecurrent", "policy.class_name"),
         ("policy", "critic_obs_normalization", True, "policy.critic_obs_normalization True"),

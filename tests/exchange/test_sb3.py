@@ -83,6 +83,78 @@ def test_classes_and_dictionaries_are_read_like_their_text():
     assert (model.hidden_sizes, model.activation) == ((32,), "relu")
 
 
+@pytest.mark.parametrize(
+    ("policy", "net_arch", "layers"),
+    [
+        ("MlpPolicy", "[8]", ("dual", (8,), (), ())),
+        ("MlpPolicy", "[]", ("dual", (), (), ())),
+        ("MlpPolicy", "dict(pi=[8], vf=[9, 8])", ("dual", (), (8,), (9, 8))),
+        ("MlpPolicy", "dict(vf=[9])", ("dual", (), (), (9,))),
+        ("CnnPolicy", "[8]", ("shared", (64, 64), (8,), (8,))),
+        ("CnnPolicy", "dict(pi=[8], vf=[9])", ("shared", (64, 64), (8,), (9,))),
+        ("CnnPolicy", "[]", ("shared", (64, 64), (), ())),
+    ],
+)
+def test_layers_are_read_and_written(policy, net_arch, layers):
+    given = {"policy": policy, "policy_kwargs": f"dict(net_arch={net_arch})"}
+    imported = comes_back("sb3", given)
+    assert imported.unknown == []
+    model = imported.recipe.model
+    found = (model.architecture, model.hidden_sizes, model.policy_hidden_sizes,
+             model.value_hidden_sizes)  # fmt: skip
+    assert found == layers
+
+
+def test_layers_that_were_shared_before_sb3_1_8():
+    given = {"policy_kwargs": "dict(net_arch=[64, dict(pi=[32], vf=[16])])"}
+    imported = exchange.read("sb3", given)
+    assert imported.unknown == []
+    model = imported.recipe.model
+    assert (model.architecture, model.hidden_sizes) == ("shared", (64,))
+    assert (model.policy_hidden_sizes, model.value_hidden_sizes) == ((32,), (16,))
+    # The SB3 of today has no such networks.
+    assert any("architecture shared" in line for line in exchange.write("sb3", imported.recipe)[1])
+
+
+def test_networks_that_are_the_same_are_not_missing():
+    recipe = Recipe(env="CartPole-v1").replace(
+        hidden_sizes=(8,), policy_hidden_sizes=(4,), value_hidden_sizes=(2,),
+        advantage_normalization="minibatch",
+    )  # fmt: skip
+    exported = exchange.write("sb3", recipe)
+    assert exported.missing == []
+    assert exported.given["policy_kwargs"] == "dict(net_arch=dict(pi=[8, 4], vf=[8, 2]))"
+
+
+@pytest.mark.parametrize("bound", [0.3, "lin_0.3"])
+def test_clipped_values_are_read(bound):
+    given = {"clip_range": "lin_0.2" if bound == "lin_0.3" else 0.2, "clip_range_vf": bound}
+    imported = comes_back("sb3", given)
+    assert imported.unknown == []
+    objective = imported.recipe.objective
+    assert (objective.clip_range_vf, objective.clip_vf_loss) == (0.3, "clipped")
+    larger = exchange.write("sb3", imported.recipe.replace(clip_vf_loss="max"))
+    assert larger.missing == ["clip_vf_loss max: reads back from sb3 as clipped"]
+
+
+def test_the_beginning_is_read():
+    given = {"policy_kwargs": "dict(ortho_init=False, log_std_init=-2, activation_fn=nn.GELU)"}
+    imported = comes_back("sb3", given)
+    assert imported.unknown == []
+    model = imported.recipe.model
+    assert (model.init, model.log_std_init, model.activation) == ("torch", -2.0, "gelu")
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a2c"])
+@pytest.mark.parametrize(("given", "frequency"), [(-1, -1), (4, 4), (0, -1)])
+def test_state_dependent_exploration_is_read(algo, given, frequency):
+    keys = {"algo": algo, "use_sde": True, "sde_sample_freq": given}
+    imported = exchange.read("sb3", keys) if given == 0 else comes_back("sb3", keys)
+    assert imported.unknown == []
+    model = imported.recipe.model
+    assert (model.use_sde, model.sde_sample_freq) == (True, frequency)
+
+
 def test_adams_own_settings_pass_through():
     given = {"policy_kwargs": "dict(optimizer_kwargs=dict(betas=(0.8, 0.99)))"}
     optimizer = exchange.read("sb3", given).recipe.optimizer
@@ -92,13 +164,12 @@ def test_adams_own_settings_pass_through():
 
 
 def test_what_moves_in_policy_kwargs_leaves_the_rest():
-    given = {"policy_kwargs": "dict(ortho_init=Off, activation_fn=nn.ReLU, net_arch=[8, 8])"}
+    given = {"policy_kwargs": "dict(full_std=Off, activation_fn=nn.ReLU, net_arch=[8, 8])"}
     recipe = exchange.read("sb3", given).recipe.replace(adam_beta1=0.8, activation="tanh")
     exported = exchange.write("sb3", recipe, given)
     assert exported.missing == []
     assert exported.given["policy_kwargs"] == (
-        "dict(ortho_init=Off, net_arch=[8, 8], "
-        "optimizer_kwargs=dict(eps=1e-05, betas=(0.8, 0.999)))"
+        "dict(full_std=Off, net_arch=[8, 8], optimizer_kwargs=dict(eps=1e-05, betas=(0.8, 0.999)))"
     )
 
 
@@ -113,22 +184,23 @@ def test_a_minibatch_larger_than_the_rollout_is_the_rollout():
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"clip_range_vf": 0.2}, "clip_range_vf 0.2: value function clipping"),
-        ({"use_sde": True}, "use_sde True: state-dependent exploration"),
-        ({"sde_sample_freq": 4}, "sde_sample_freq 4: how often"),
+        ({"clip_range_vf": "lin_0.2"}, "clip_range_vf lin_0.2: a linear schedule; in Isobatch"),
+        ({"use_sde": True, "policy_kwargs": "dict(full_std=False)"},
+         "policy_kwargs full_std False: one standard deviation of gSDE per feature"),
+        ({"use_sde": True, "policy_kwargs": "dict(use_expln=True)"},
+         "policy_kwargs use_expln True: another function"),
+        ({"policy_kwargs": "dict(use_sde=True)"}, "policy_kwargs use_sde True: an argument of PPO"),
         ({"device": "cuda:1"}, "device cuda:1: Isobatch has"),
         ({"rollout_buffer_kwargs": {"a": 1}}, "rollout_buffer_kwargs"),
         ({"policy": "MultiInputPolicy"}, "policy MultiInputPolicy"),
-        ({"policy_kwargs": "dict(ortho_init=False)"}, "policy_kwargs ortho_init False"),
-        ({"policy_kwargs": "dict(log_std_init=-2)"}, "policy_kwargs log_std_init -2"),
-        ({"policy_kwargs": "dict(activation_fn=nn.GELU)"}, "policy_kwargs activation_fn nn.GELU"),
+        ({"policy_kwargs": "dict(activation_fn=nn.Mish)"}, "policy_kwargs activation_fn nn.Mish"),
         ({"policy_kwargs": "dict(features_extractor_class=os.system)"},
          "policy_kwargs features_extractor_class os.system"),
-        ({"policy_kwargs": "dict(net_arch=dict(pi=[8], vf=[9]))"}, "policy_kwargs net_arch vf"),
         ({"policy_kwargs": "dict(optimizer_class=th.optim.SGD)"}, "policy_kwargs optimizer_class"),
         ({"policy_kwargs": "dict(optimizer_kwargs=dict(eps=1e-5, weight_decay=1))"},
          "policy_kwargs optimizer_kwargs weight_decay 1"),
-        ({"policy": "CnnPolicy", "policy_kwargs": "dict(net_arch=[8])"}, "policy_kwargs net_arch"),
+        ({"policy": "CnnPolicy", "policy_kwargs": "dict(net_arch=[8, dict(pi=[4], vf=[2])])"},
+         "policy_kwargs net_arch [8]: layers that policy and value share"),
         ({"algo": "a2c", "policy_kwargs": "dict(optimizer_kwargs=dict(eps=1e-5))"},
          "policy_kwargs optimizer_kwargs"),
     ],
