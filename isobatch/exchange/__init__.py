@@ -99,7 +99,7 @@ def write(target: str, recipe: Recipe, given: Mapping[str, Any] | None = None) -
     changed in it; all else stays as it was, what has no counterpart here included.
     """
     format = _format(target)
-    if not recipe.algorithm.exchanged:
+    if not (recipe.algorithm.exchanged or recipe.algo in format.also):
         raise UserError(f"{target} has no {recipe.algo}")
     if given is None:
         flat = _without_defaults(format, export(format, recipe, {}))

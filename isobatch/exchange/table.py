@@ -89,6 +89,8 @@ class Format(ABC):
     """Keys that mean a field of the recipe, or its minibatch_size, without being it one to one."""
     has_env: bool = True
     """True where the configuration names its environment."""
+    also: tuple[str, ...] = ()
+    """Algorithms that it has, of those that other formats have not."""
     script: str = ""
     """The key that the name of a Python file is, where that is a program and no configuration."""
 
