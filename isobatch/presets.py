@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from isobatch import registry
@@ -108,6 +110,23 @@ def family_preset(family: str, env: str, algo: str = "ppo", **overrides: Any) ->
         age = recipe.batch.grad_steps_per_iteration / min(3, recipe.batch.n_epochs)
         recipe = recipe.replace(advantage_normalization="ewma", proximal_decay=age / (age + 1))
     return recipe.replace(**overrides)
+
+
+def quick_preset(env: str, algo: str = "ppo") -> Recipe:
+    """As `preset`, at once where the environment is one of those there usually are."""
+    family = listed_family(env)
+    return preset(env, algo) if family is None else family_preset(family, env, algo)
+
+
+def listed_family(env: str) -> str | None:
+    """Return an environment's family by the list of those there usually are, at once."""
+    return _listed().get(env)
+
+
+@cache
+def _listed() -> dict[str, str]:
+    listed = (resources.files("isobatch") / "families.txt").read_text("utf-8")
+    return {env: family for family, *ids in map(str.split, listed.splitlines()) for env in ids}
 
 
 def preset_name(family: str) -> str:

@@ -28,6 +28,7 @@ On-policy reinforcement learning (PPO and relatives) in which the batch
   verify RUN              train a run again and compare its metrics, bit by bit
   envs [NAME]             list environments, their families and presets
 
+  import FORMAT FILE ENV  read another library's settings as a recipe
   rescale RECIPE|RUN|ENV  adapt hyperparameters to another batch, with reasons
   show RECIPE|RUN|ENV     draw the batch: rollout, minibatches, updates
 
@@ -51,6 +52,7 @@ COMMANDS = {
     "verify": "isobatch.cli.verify:verify",
     "eval": "isobatch.cli.evaluate:evaluate",
     "envs": "isobatch.cli.envs:envs",
+    "import": "isobatch.cli.import_settings:import_settings",
     "rescale": "isobatch.cli.rescale:rescale",
     "show": "isobatch.cli.show:show",
     "advise": "isobatch.cli.advise:advise",

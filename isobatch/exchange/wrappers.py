@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from isobatch.errors import UserError, shown
+from isobatch.exchange import atari
 from isobatch.exchange.values import Reader, flag, number, options, whole
 from isobatch.plain import literal
 from isobatch.recipe import Normalize, Recipe
@@ -20,11 +21,11 @@ ATARI = "stable_baselines3.common.atari_wrappers.AtariWrapper"
 ATARI_FRAMES = 4
 """Frames that EnvPool's Atari stacks by itself."""
 ATARI_OPTIONS = {
-    "noop_max": (whole, "noop_max"), "frame_skip": (whole, "frame_skip"),
+    "noop_max": (whole, "noop_max"),
     "screen_size": (whole, "img_height", "img_width"),
     "action_repeat_probability": (number, "repeat_action_probability"),
 }  # fmt: skip
-"""AtariWrapper's arguments as EnvPool's options."""
+"""AtariWrapper's arguments as EnvPool's options; frame_skip is in `atari`, which knows the id's."""
 
 
 def read_normalization(value: Any, gamma: float | None, lost: Lines) -> dict[str, Any]:
@@ -157,20 +158,36 @@ EFFECTS = {
 """What wrappers do that have no counterpart."""
 
 
+def each_wrapper(value: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield each wrapper of `env_wrapper` as it is given, its name and its arguments."""
+    for wrapper in [] if value is None else value if isinstance(value, list) else [value]:
+        if isinstance(wrapper, Mapping) and len(wrapper) == 1:
+            yield wrapper, *next(iter(wrapper.items()))
+        else:
+            yield wrapper, wrapper, {}
+
+
+def frame_skip(value: Any) -> int:
+    """Return how many frames AtariWrapper skips, 1 where there is none."""
+    for _, name, given in each_wrapper(value):
+        if name == ATARI:
+            settings = dict(given) if isinstance(given, Mapping) else {}
+            return take(settings, "frame_skip", whole, atari.SKIP)
+    return 1
+
+
 def read_wrappers(value: Any, frames: int | None, lost: Lines) -> tuple[dict[str, Any], list[str]]:
     """Return the fields of `env_wrapper` and `frame_stack`, and environment options they mean."""
     fields: dict[str, Any] = {"episodic_life": False, "sign_rewards": False}
-    found, extra, atari = list[str](), list[str](), False
-    for wrapper in [] if value is None else value if isinstance(value, list) else [value]:
-        name, given = wrapper, {}
-        if isinstance(wrapper, Mapping) and len(wrapper) == 1:
-            name, given = next(iter(wrapper.items()))
+    found, extra, plays_atari = list[str](), list[str](), False
+    for wrapper, name, given in each_wrapper(value):
         known = str(name).partition(".")[0] in LIBRARIES and isinstance(given, Mapping | None)
         kind, rest = str(name).rpartition(".")[2], dict(given or {}) if known else {}
         if known and name == ATARI:
-            atari = True
+            plays_atari = True
             fields["episodic_life"] = take(rest, "terminal_on_life_loss", flag, True)
             fields["sign_rewards"] = take(rest, "clip_reward", flag, True)
+            rest.pop("frame_skip", None)
             for each, (read, *theirs) in ATARI_OPTIONS.items():
                 if each in rest:
                     amount = take(rest, each, read, None)
@@ -185,9 +202,9 @@ def read_wrappers(value: Any, frames: int | None, lost: Lines) -> tuple[dict[str
             )
             continue
         lost += [f"env_wrapper {each} {rest[each]}: an argument of {kind}" for each in rest]
-    if atari and (frames or 1) != ATARI_FRAMES:
+    if plays_atari and (frames or 1) != ATARI_FRAMES:
         extra.append(f"stack_num={frames or 1}")
-    stacked = 1 if atari else frames or 1
+    stacked = 1 if plays_atari else frames or 1
     return {**fields, "frame_stack": stacked, "wrappers": tuple(found)}, extra
 
 
@@ -200,11 +217,18 @@ def write_wrappers(recipe: Recipe) -> tuple[dict[str, Any], tuple[str, ...]]:
     if life or sign:
         arguments: Arguments = {} if life else {"terminal_on_life_loss": False}
         arguments |= {} if sign else {"clip_reward": False}
+        beside = atari.beside_id(recipe)
         for each, (_, option, *_) in ATARI_OPTIONS.items():
-            arguments |= {each: given[option]} if option in given else {}
+            arguments |= {each: beside[option]} if option in beside else {}
+        if "frame_skip" in beside:
+            arguments["frame_skip"] = beside["frame_skip"]
         wrappers.append({ATARI: arguments} if arguments else ATARI)
         frames = given.get("stack_num", ATARI_FRAMES)
-        apart = ("stack_num", *(name for _, *names in ATARI_OPTIONS.values() for name in names))
+        apart = (
+            "stack_num",
+            "frame_skip",
+            *(name for _, *names in ATARI_OPTIONS.values() for name in names),
+        )
     for spec in settings.wrappers:
         name, _, value = spec.partition("=")
         if name in WRITE:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from isobatch.errors import UserError, nearest, shown
+from isobatch.exchange import atari, others, source
 from isobatch.exchange.sb3 import A2C, PPO, Sb3
 from isobatch.exchange.table import SAME, Key, Table
 from isobatch.exchange.values import anything, number, optional, whole
 from isobatch.exchange.wrappers import (
+    frame_skip,
     read_arguments,
     read_normalization,
     read_wrappers,
@@ -19,6 +23,7 @@ from isobatch.exchange.wrappers import (
     write_normalization,
     write_wrappers,
 )
+from isobatch.presets import listed_family
 from isobatch.recipe import Recipe
 
 OWN: Table = {
@@ -32,6 +37,10 @@ OWN: Table = {
 }
 
 
+GENERAL = ("default", "atari")
+"""Entries that are not an environment's."""
+SAMPLED = ("atari", "minigrid")
+"""Families whose published scores are of sampled actions (rl_zoo3/enjoy.py)."""
 ELSEWHERE = ("total_timesteps", "seed", "device", "verbose", "tensorboard_log")
 """SB3's arguments that the zoo has under another name, or on its own command line."""
 
@@ -64,11 +73,13 @@ class Zoo(Sb3):
         rest = {name: value for name, value in given.items() if name not in entries}
         if not entries:
             return super().flatten(rest)
-        wanted = env or rest.get("env")
+        wanted, named = env or rest.get("env"), rest.pop("entry", None)
         if wanted is not None and not isinstance(wanted, str):
             raise UserError(f"zoo: env must be an environment's id, got {shown(wanted)}")
-        chosen = _choose(entries, wanted)
-        own = {"env": chosen} if chosen != "atari" else {"env": wanted} if wanted else {}
+        for name in itertools.chain(*entries.values()):
+            others.refuse_key(name, self.name)
+        chosen = _choose(entries, wanted, named)
+        own = {"env": wanted or chosen}
         return super().flatten({**own, **entries[chosen], **rest})
 
     def restore(
@@ -85,13 +96,38 @@ class Zoo(Sb3):
         name = entries[0] if unnamed and len(entries) == 1 else env.removeprefix("python:")
         return {name: entry, **algo}
 
-    def named(self, stem: str) -> dict[str, Any]:
-        """The zoo's files are named after the algorithm."""
-        return {"algo": "a2c"} if stem == "a2c" else {}
+    def load(self, path: Path, said: dict[str, Any]) -> dict[str, Any]:
+        """Read a file of entries, which is named after its algorithm, or a run's config.yml."""
+        others.refuse_algorithm(path.stem, str(path))
+        content = super().load(path, said)
+        if path.stem == "config":
+            content |= _run(path.with_name("args.yml"))
+        return content | ({"algo": "a2c"} if path.stem == "a2c" else {})
 
     def table(self, flat: Mapping[str, Any]) -> Table:
         """SB3's keys and the zoo's own."""
         return TABLES["a2c" if flat.get("algo") == "a2c" else "ppo"]
+
+    def frame_skip(self, flat: Mapping[str, Any]) -> int:
+        """That of AtariWrapper, where there is one."""
+        return frame_skip(flat.get("env_wrapper"))
+
+    def notes(self, given: Mapping[str, Any], recipe: Recipe) -> list[str]:
+        """Say which entry it is, and how the zoo's scores were played."""
+        lines, entries = [], _entries(given)
+        if entries and "entry" not in given and _choose(entries, recipe.env) == "default":
+            hint = nearest(recipe.env, [name for name in entries if name not in GENERAL], 1)
+            lines.append(f"the file has no entry for {recipe.env}: its default is used.{hint}")
+        if listed_family(recipe.env) in SAMPLED:
+            return [
+                *lines,
+                "the zoo's published scores here are of sampled actions, as isobatch eval's",
+            ]
+        return [
+            *lines,
+            "the zoo's published scores are of deterministic actions: compare them with "
+            "isobatch eval RUN --deterministic",
+        ]
 
     def fields(self, values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
         """Read what is put around the environment as well."""
@@ -114,6 +150,19 @@ class Zoo(Sb3):
         return "\n".join([f"{_yaml(env)}:", *lines])
 
 
+def _run(path: Path) -> dict[str, Any]:
+    """Return what the arguments saved beside a run's config.yml add to it, if they are there."""
+    if not path.is_file():
+        return {}
+    arguments = source.load(path)
+    found = {name: arguments[name] for name in ("algo", "env") if arguments.get(name)}
+    if isinstance(steps := arguments.get("n_timesteps"), int) and steps > 0:
+        found["n_timesteps"] = steps  # Given by -n; what the entry says is not used.
+    if arguments.get("env_kwargs"):
+        found["env_kwargs"] = arguments["env_kwargs"]
+    return found
+
+
 def _entries(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the environments' entries: what holds a dictionary and is no key of an entry."""
     known = {*TABLES["ppo"], *TABLES["a2c"]}
@@ -124,18 +173,32 @@ def _entries(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _choose(entries: dict[str, dict[str, Any]], env: str | None) -> str:
-    if env is None and len(entries) == 1:
-        return next(iter(entries))
-    if env in entries:
-        return str(env)
-    if env and "atari" in entries and ("NoFrameskip" in env or env.startswith("ALE/")):
-        return "atari"
-    listed = ", ".join(entries)
+def _choose(entries: dict[str, dict[str, Any]], env: str | None, named: Any = None) -> str:
+    """Return the environment's own entry, or as the zoo does that of Atari games or the default.
+
+    `named` is an entry that was asked for by its name, whatever the environment.
+    """
+    own = [name for name in entries if name not in GENERAL]
+    if env in GENERAL:
+        what = "all Atari games" if env == "atari" else "environments without one of their own"
+        raise UserError(f"zoo: {env} is no environment but the entry of {what}: name one of those")
+    if named is not None or env in entries:
+        wanted = str(env if named is None else named)
+        if wanted not in entries:
+            raise UserError(f"zoo: the file has no entry {wanted}.{nearest(wanted, list(entries))}")
+        return wanted
+    if env is None and len(entries) == len(own) == 1:
+        return own[0]
     if env is None:
+        listed = ", ".join(own)
         raise UserError(f"zoo: the file has several environments, choose one of {listed}")
-    hint = nearest(env, list(entries))
-    raise UserError(f"zoo: the file has no {env}; it has {listed}.{hint}")
+    if played := atari.game(env):
+        same = (name for name in own if (other := atari.game(name)) and other.id == played.id)
+        if found := next(same, "atari" if "atari" in entries else None):
+            return found
+    if "default" in entries:
+        return "default"
+    raise UserError(f"zoo: the file has no {env}; it has {', '.join(own)}.{nearest(env, own)}")
 
 
 def _yaml(value: Any) -> str:

@@ -95,7 +95,7 @@ class Single:
     @property
     def plain(self) -> Single:
         """The same without normalisation."""
-        return Single(self.model, ObservationNormalizer(None), self.generator)
+        return Single(self.model, ObservationNormalizer(None), self.generator, self.hold)
 
 
 class Several:

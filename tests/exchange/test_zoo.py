@@ -148,7 +148,7 @@ def entries(tmp_path):
 )  # fmt: skip
 def test_entries_come_back(entries, env, unknown):
     imported = comes_back("zoo", entries("ppo.yml"), env)
-    assert imported.recipe.env == env
+    assert imported.recipe.env == env.replace("NoFrameskip-v4", "-v5")
     assert len(imported.unknown) == len(unknown)
     for line, begins in zip(imported.unknown, unknown, strict=True):
         assert line.startswith(begins)
@@ -184,7 +184,7 @@ def test_atari_and_normalisation_are_read(entries):
 
 def test_the_environment_is_chosen_or_asked_for(entries):
     given = entries("ppo.yml")
-    with pytest.raises(UserError, match="several environments, choose one of atari, CartPole-v1"):
+    with pytest.raises(UserError, match="several environments, choose one of CartPole-v1, Lunar"):
         exchange.read("zoo", given)
     with pytest.raises(UserError, match=r"no CartPole-v0; it has .*mean CartPole-v1"):
         exchange.read("zoo", given, "CartPole-v0")
@@ -241,3 +241,117 @@ def test_the_text_is_yaml_the_zoo_reads():
     read = yaml.safe_load(exported.text)
     assert read == exported.given
     assert read["CartPole-v1"]["learning_rate"] == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sac", "SAC, which learns off-policy"),
+        ("td3", "TD3, which learns off-policy"),
+        ("dqn", "DQN, which learns off-policy"),
+        ("tqc", "TQC, which learns off-policy"),
+        ("ddpg", "DDPG, which learns off-policy"),
+        ("qrdqn", "QR-DQN, which learns off-policy"),
+        ("crossq", "CrossQ, which learns off-policy"),
+        ("her", "HER, which learns off-policy"),
+        ("trpo", "TRPO, which takes trust-region steps"),
+        ("ars", "ARS, which searches the weights at random"),
+        ("ppo_lstm", "recurrent PPO, which needs a recurrent network"),
+    ],
+)
+def test_files_of_other_algorithms_are_refused_by_name(entries, name, said):
+    with pytest.raises(UserError, match=rf"{name}\.yml is for {said}.*: Isobatch imports PPO"):
+        entries(f"{name}.yml", "Pendulum-v1:\n  n_timesteps: 20000\n  policy: MlpPolicy\n")
+    with pytest.raises(UserError, match=f"algo {name} is for {said}"):
+        exchange.read("zoo", {"algo": name, "n_timesteps": 20000})
+
+
+@pytest.mark.parametrize(
+    ("key", "whose"),
+    [
+        ("buffer_size", "off-policy"),
+        ("tau", "off-policy"),
+        ("cg_damping", "TRPO"),
+        ("n_delta", "ARS"),
+        ("model_class", "HER"),
+    ],
+)
+def test_what_only_other_algorithms_have_is_refused(key, whose):
+    for source in ("zoo", "sb3"):
+        with pytest.raises(UserError, match=f"{source}: {key} is an argument of {whose}"):
+            exchange.read(source, {key: 1})
+    # An entry without such a key is of the same algorithm as the others of its file.
+    file = {"Pendulum-v1": {"policy": "MlpPolicy"}, "Ant-v4": {key: 1}}
+    with pytest.raises(UserError, match=f"{key} is an argument of {whose}"):
+        exchange.read("zoo", file, "Pendulum-v1")
+
+
+def test_a2cs_arguments_ask_for_a2c():
+    with pytest.raises(UserError, match="use_rms_prop is an argument of A2C: add algo=a2c"):
+        exchange.read("zoo", {"use_rms_prop": True})
+
+
+def test_environments_without_an_entry_have_the_default(entries):
+    given = entries("ppo.yml", "default:\n  n_timesteps: 1e6\n  n_envs: 3\n" + PPO)
+    imported = exchange.read("zoo", given, "CartPole-v0")
+    assert (imported.recipe.env, imported.recipe.batch.n_envs) == ("CartPole-v0", 3)
+    said = "the file has no entry for CartPole-v0: its default is used. Did you mean CartPole-v1?"
+    assert said in imported.notes
+    assert exchange.read("zoo", given, "PongNoFrameskip-v4").recipe.batch.n_envs == 8
+    for name in ("default", "atari"):
+        with pytest.raises(UserError, match=f"zoo: {name} is no environment but the entry of"):
+            exchange.read("zoo", given, name)
+    with pytest.raises(UserError, match="choose one of CartPole-v1"):
+        exchange.read("zoo", given)
+
+
+def test_an_entry_may_be_asked_for_by_name(entries):
+    given = entries("ppo.yml") | {"entry": "LunarLander-v2"}
+    recipe = exchange.read("zoo", given, "Acrobot-v1").recipe
+    assert (recipe.env, recipe.batch.n_steps) == ("Acrobot-v1", 1024)
+    with pytest.raises(UserError, match=r"no entry Lunar\."):
+        exchange.read("zoo", given | {"entry": "Lunar"}, "Acrobot-v1")
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "said"),
+    [
+        ("PongNoFrameskip-v4", (), "no sticky actions, frame skip 4"),
+        (
+            "PongNoFrameskip-v0",
+            ("repeat_action_probability=0.25",),
+            "sticky actions (0.25), frame skip 4",
+        ),
+        (
+            "ALE/Pong-v5",
+            ("repeat_action_probability=0.25", "frame_skip=16"),
+            "sticky actions (0.25), frame skip 16 (its own 4 x the wrapper's 4)",
+        ),
+    ],
+)
+def test_games_are_envpools_with_the_options_that_their_ids_mean(entries, env, options, said):
+    imported = exchange.read("zoo", entries("ppo.yml"), env)
+    assert imported.recipe.env == "Pong-v5"
+    assert imported.recipe.environment.env_options == options
+    assert imported.notes[0] == f"{env} runs as EnvPool's Pong-v5: {said}"
+    exported = exchange.write("zoo", imported.recipe)
+    assert list(exported.given) == [env]
+    assert exported.missing == []
+    # EnvPool takes these options, and they are what its own id does not do.
+    assert exchange.read("zoo", entries("ppo.yml"), "Pong-v5").recipe.environment.env_options == ()
+
+
+def test_a_name_like_a_games_is_not_taken_for_one(entries):
+    given = {"default": {"n_envs": 2}, "atari": {"n_envs": 8}}
+    assert exchange.read("zoo", given, "Humanoid-v5").recipe.batch.n_envs == 2
+    assert exchange.read("zoo", given, "Humanoid-v5").recipe.env == "Humanoid-v5"
+
+
+def test_how_the_zoos_scores_were_played_is_said(entries):
+    notes = exchange.read("zoo", entries("ppo.yml"), "CartPole-v1").notes
+    assert notes == [
+        "the zoo's published scores are of deterministic actions: compare them with "
+        "isobatch eval RUN --deterministic"
+    ]
+    (_, said) = exchange.read("zoo", entries("ppo.yml"), "PongNoFrameskip-v4").notes
+    assert "of sampled actions" in said
