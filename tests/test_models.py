@@ -13,7 +13,8 @@ from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.errors import UserError
 from isobatch.models import ActorCritic
 from isobatch.models.acting import NUMPY_ROWS, acting
-from isobatch.models.encoders import ImpalaEncoder, NatureEncoder, fits_blocks, initialise
+from isobatch.models.encoders import ImpalaEncoder, NatureEncoder, fits_blocks
+from isobatch.models.layers import ACTIVATIONS, initialise
 from isobatch.recipe import Model
 
 VECTOR = spaces.Box(-1, 1, (4,))
@@ -295,11 +296,26 @@ def test_continuous_policy_begins_with_unit_deviation():
     assert not model(observe(VECTOR))[0][:, 2:].any()
 
 
+def test_pytorchs_own_initialisation_with_orthogonal_heads():
+    """CleanRL's ppo_procgen: layer_init is for its two heads alone."""
+    model = build(IMAGE, encoder="impala", architecture="shared", init="torch-encoder")
+    assert model.actor.head.weight.norm(dim=1).tolist() == pytest.approx([0.01] * 3)
+    assert model.value_head.weight.norm().item() == pytest.approx(1.0)
+    assert not model.actor.head.bias.any()
+    layers = [m for m in model.actor.encoder.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert len(layers) == 16
+    for layer in layers:
+        bound = 1 / math.sqrt(layer.weight[0].numel())
+        for part in (layer.weight, layer.bias):
+            assert part is not None
+            assert 0.5 * bound < part.abs().max().item() <= bound
+
+
 def unchanged(observation):
     return observation
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("actions", ["discrete", "continuous"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_acting_is_the_models_own_answer(architecture, actions, activation):

@@ -24,10 +24,11 @@ TARGET_KL = Conversion(
 MLP = {
     "encoder": "auto", "architecture": "dual", "normalize_observations": False,
     "normalize_rewards": False, "episodic_life": False, "sign_rewards": False,
+    "init": "orthogonal", "log_std_init": 0.0,
 }  # fmt: skip
 FIXED = {
     "algo": "ppo", "objective": "clip", "clip_range_schedule": "constant", "optimizer": "adam",
-    "adam_eps": 1e-5, "adam_beta1": 0.9, "adam_beta2": 0.999, "init": "orthogonal",
+    "adam_eps": 1e-5, "adam_beta1": 0.9, "adam_beta2": 0.999,
     "hidden_sizes": (64, 64), "activation": "tanh", "minibatches_by": "samples",
 }  # fmt: skip
 
@@ -65,7 +66,11 @@ SCRIPTS = {
             "num_envs": 64, "num_steps": 256, "anneal_lr": False, "gamma": 0.999,
             "num_minibatches": 8, "update_epochs": 3,
         },
-        MLP | {"encoder": "impala", "architecture": "shared", "normalize_rewards": True},
+        # layer_init is for its heads alone.
+        MLP | {
+            "encoder": "impala", "architecture": "shared", "normalize_rewards": True,
+            "init": "torch-encoder",
+        },
     ),
 }  # fmt: skip
 KEYS: Table = {

@@ -6,19 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from isobatch.errors import UserError, shown
-from isobatch.exchange.values import Name, number, whole
+from isobatch.exchange.values import Name, Reader, flag, number, whole
 from isobatch.recipe import Recipe
 
-ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "ELU": "elu"}
+ACTIVATIONS = {
+    "Tanh": "tanh", "ReLU": "relu", "ELU": "elu", "GELU": "gelu", "SiLU": "silu",
+    "LeakyReLU": "leaky_relu",
+}  # fmt: skip
 LACKS = {
-    "ortho_init": (True, "initialisation that is not orthogonal"),
-    "log_std_init": (0.0, "initial log standard deviation of the actions; 0 in Isobatch"),
     "squash_output": (False, "actions squashed by tanh"),
     "full_std": (True, "number of parameters of gSDE's standard deviation"),
     "use_expln": (False, "how gSDE keeps its standard deviation positive"),
     "normalize_images": (True, "dividing images by 255, which Isobatch always does"),
 }
-READ = ("net_arch", "activation_fn", "share_features_extractor", "optimizer_kwargs")
+READ = (
+    "net_arch", "activation_fn", "share_features_extractor", "optimizer_kwargs", "ortho_init",
+    "log_std_init",
+)  # fmt: skip
 EPS = {"library": 1e-5, "torch": 1e-8}
 """Adam's epsilon: SB3's own, and PyTorch's, which holds once optimizer_kwargs are given."""
 BETAS = (0.9, 0.999)
@@ -34,7 +38,8 @@ def read(policy: str, kwargs: dict[str, Any] | None, lost: list[str]) -> dict[st
         "architecture": "shared" if shared else "dual",
         "hidden_sizes": (64, 64),
         "activation": "tanh",
-        "init": "orthogonal",
+        "init": "orthogonal" if _take(kwargs, "ortho_init", flag, True) else "torch",
+        "log_std_init": float(_take(kwargs, "log_std_init", number, 0.0)),
         "layer_norm": False,
     }
     if policy == "MultiInputPolicy":
@@ -86,6 +91,10 @@ def write(recipe: Recipe) -> tuple[str, str | None]:
     if not image and model.activation != "tanh":
         names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
         kwargs["activation_fn"] = Name(f"nn.{names[model.activation]}")
+    if model.init == "torch":
+        kwargs["ortho_init"] = False
+    if model.log_std_init:
+        kwargs["log_std_init"] = model.log_std_init
     betas = (optimizer.adam_beta1, optimizer.adam_beta2)
     if optimizer.optimizer != "rmsprop" and (betas, optimizer.adam_eps) != (BETAS, EPS["library"]):
         kwargs["optimizer_kwargs"] = {"eps": optimizer.adam_eps, "betas": betas}
@@ -133,6 +142,16 @@ def _activation(value: Any, lost: list[str]) -> str:
     name = "Tanh" if value is None else str(value).rpartition(".")[2]
     if name not in ACTIVATIONS:
         lost.append(
-            f"policy_kwargs activation_fn {value}: Isobatch has tanh, relu and elu; tanh is used"
+            f"policy_kwargs activation_fn {value}: Isobatch has {', '.join(ACTIVATIONS.values())}; "
+            "tanh is used"
         )
     return ACTIVATIONS.get(name, "tanh")
+
+
+def _take(kwargs: dict[str, Any], name: str, read: Reader, default: Any) -> Any:
+    """Return one of the policy's arguments."""
+    value = kwargs.get(name, default)
+    try:
+        return read(value)
+    except ValueError as error:
+        raise UserError(f"policy_kwargs {name} {error}, got {shown(value)}") from None

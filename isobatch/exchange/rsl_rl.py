@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,18 +34,21 @@ from isobatch.recipe import Recipe
 PARTS = ("algorithm", "policy", "actor", "critic")
 OUTSIDE = ("num_envs", "seed", "runner_class_name")
 """Keys that stand beside `runner`, not in it."""
-ACTIVATIONS = ("tanh", "relu", "elu")
+ACTIVATIONS = {
+    "tanh": "tanh", "relu": "relu", "elu": "elu", "gelu": "gelu", "swish": "silu",
+    "lrelu": "leaky_relu",
+}  # fmt: skip
+"""By their names; crelu is the ReLU of some versions and the CELU of others."""
 WIDTHS = (256, 256, 256)
 FIXED = {
     "algo": "ppo", "objective": "clip", "clip_range_schedule": "constant", "encoder": "auto",
     "learning_rate_schedule": "constant", "architecture": "dual", "adam_eps": 1e-8,
     "adam_beta1": 0.9, "adam_beta2": 0.999, "minibatches_by": "samples", "rms_decay": 0.99,
-    "momentum": 0.0,
+    "momentum": 0.0, "init": "torch",
 }  # fmt: skip
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
 MODEL_LACKS = {
     "class_name": "networks other than two MLPs",
-    "init_noise_std": "initial standard deviation of the actions; 1 in Isobatch",
     "state_dependent_std": "a state-dependent standard deviation",
     "rnn_type": "a recurrent network", "rnn_hidden_dim": "a recurrent network",
     "rnn_hidden_size": "a recurrent network", "rnn_num_layers": "a recurrent network",
@@ -65,24 +69,37 @@ VERSIONED = {
 """Defaults of rsl_rl 4 and newer; before, they were others, and so must be given."""
 
 
+def _deviation(value: Any) -> float:
+    """Read a standard deviation."""
+    if number(value) <= 0:
+        raise ValueError("must be positive")
+    return number(value)
+
+
 def _distribution(value: Any) -> Any:
-    """Read the policy's distribution, None where it is the Gaussian there is here."""
+    """Read the policy's distribution: the deviation of a Gaussian like that here, else as it is."""
     value = anything(value)
     if not isinstance(value, Mapping):
         return value
-    plain = {"class_name": "GaussianDistribution", "init_std": 1.0, "learn_std": True}
-    return None if all(value.get(name, each) == each for name, each in plain.items()) else value
+    plain = {"class_name": "GaussianDistribution", "learn_std": True}
+    if any(value.get(name, each) != each for name, each in plain.items()):
+        return value
+    try:
+        return _deviation(value.get("init_std", 1.0))
+    except ValueError as error:
+        raise ValueError(f"init_std {error}") from None
 
 
 def _model(name: str) -> Table:
     """Return the keys of a network that have no counterpart."""
     idle = {
-        "class_name": "ActorCritic" if name == "policy" else "MLPModel", "init_noise_std": 1.0,
+        "class_name": "ActorCritic" if name == "policy" else "MLPModel",
         "state_dependent_std": False, "stochastic": name == "actor",
     }  # fmt: skip
     lacking = {key: Key(anything, idle.get(key), lacks=does) for key, does in MODEL_LACKS.items()}
-    lacking["distribution_cfg"] = lacking["distribution_cfg"]._replace(read=_distribution)
-    lacking["noise_std_type"] = Key(anything, "scalar")
+    if name == "actor":
+        lacking["distribution_cfg"] = Key(_distribution, None)
+    lacking |= {"init_noise_std": Key(_deviation, 1.0), "noise_std_type": Key(anything, "scalar")}
     return {f"{name}.{key}": value for key, value in lacking.items()}
 
 
@@ -242,7 +259,8 @@ class RslRl(Format):
             values["max_iterations"] = max(1, recipe.total_timesteps // recipe.batch.rollout_size)
         if recipe.machine.device != "auto":
             values["device"] = recipe.machine.device
-        sizes, activation = list(model.hidden_sizes), model.activation
+        sizes, deviation = list(model.hidden_sizes), _exponential(model.log_std_init)
+        activation = next(name for name, ours in ACTIVATIONS.items() if ours == model.activation)
         if any(name.startswith(("actor.", "critic.")) for name in like):
             for name in ("actor", "critic"):
                 values |= {
@@ -250,8 +268,12 @@ class RslRl(Format):
                     f"{name}.activation": activation,
                     f"{name}.obs_normalization": normalize,
                 }
-            return values
+            cfg = like.get("actor.distribution_cfg")
+            if isinstance(cfg, Mapping):
+                return values | {"actor.distribution_cfg": {**cfg, "init_std": deviation}}
+            return values | {"actor.init_noise_std": deviation}
         values |= {
+            "policy.init_noise_std": deviation,
             "policy.actor_hidden_dims": sizes,
             "policy.critic_hidden_dims": sizes,
             "policy.activation": activation,
@@ -305,13 +327,12 @@ def _networks(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
         lost.append(f"{names[1]} {list(critic)}: Isobatch uses the actor's widths, {list(actor)}")
     shapes = ("actor.activation", "critic.activation") if newest else ("policy.activation",)
     activation = values[shapes[0]]
-    for name in shapes:
-        if values[name] not in ACTIVATIONS:
-            lost.append(
-                f"{name} {values[name]}: Isobatch has {', '.join(ACTIVATIONS)}; elu is used"
-            )
-        elif values[name] != activation:
-            lost.append(f"{name} {values[name]}: Isobatch uses the actor's, {activation}")
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        lost.append(f"{shapes[0]} {activation}: Isobatch has {known}; elu is used")
+        activation = "elu"
+    if values[shapes[-1]] not in (activation, values[shapes[0]]):
+        lost.append(f"{shapes[-1]} {values[shapes[-1]]}: Isobatch uses the actor's, {activation}")
     flags = (
         ("actor.obs_normalization", "critic.obs_normalization") if newest
         else ("policy.actor_obs_normalization", "policy.critic_obs_normalization")
@@ -321,6 +342,22 @@ def _networks(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
         lost.append(f"{flags[1]} {judged}: Isobatch uses the actor's, {seen}")
     return {
         "hidden_sizes": actor,
-        "activation": activation if activation in ACTIVATIONS else "elu",
+        "activation": ACTIVATIONS[activation],
+        "log_std_init": math.log(_initial_deviation(values, lost)),
         "normalize_observations": seen,
     }
+
+
+def _initial_deviation(values: dict[str, Any], lost: list[str]) -> float:
+    """Return the actions' standard deviation at the start, wherever the layout has it."""
+    if "policy.init_noise_std" in values:
+        return values["policy.init_noise_std"]
+    given = values["actor.distribution_cfg"]
+    if given is not None and not isinstance(given, float | int):
+        lost.append(f"actor.distribution_cfg {given}: the policy's distribution")
+    return given if isinstance(given, float | int) else values["actor.init_noise_std"]
+
+
+def _exponential(log_std: float) -> float:
+    """Return e^x, to the twelve digits that undo the logarithm's rounding."""
+    return float(f"{math.exp(log_std):.12g}")

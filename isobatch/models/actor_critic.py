@@ -8,28 +8,21 @@ from torch import Tensor, nn
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.models.agent import Agent
 from isobatch.models.distributions import distribution_of
-from isobatch.models.encoders import (
-    Encoder,
-    EncoderFactory,
-    headed,
-    initialise,
-    make_encoder,
-)
-from isobatch.models.layers import linear
+from isobatch.models.encoders import Encoder, EncoderFactory, headed, make_encoder
+from isobatch.models.layers import linear, make_head
 from isobatch.recipe import Model
 
 
 class Actor(nn.Module):
     """Encoder and policy head: observation -> distribution parameters [B, P]."""
 
-    def __init__(self, encoder: Encoder, actions: ActionLayout, init: str) -> None:
+    def __init__(self, encoder: Encoder, actions: ActionLayout, model: Model) -> None:
         super().__init__()
         distribution = distribution_of(actions)
         self.encoder = encoder
-        head = nn.Linear(encoder.n_features, distribution.n_outputs)
-        self.head = initialise(head, init, gain=0.01, scale=0.1)
+        self.head = make_head(encoder.n_features, distribution.n_outputs, model.init, gain=0.01)
         free = distribution.n_params - distribution.n_outputs
-        self.free = nn.Parameter(torch.zeros(free)) if free else None
+        self.free = nn.Parameter(torch.full((free,), float(model.log_std_init))) if free else None
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the policy's parameters."""
@@ -65,17 +58,14 @@ class ActorCritic(Agent):
         self.architecture = model.architecture
         self.distribution = distribution_of(actions)
         first = make_encoder(observations, model, encoder)
-        self.actor = Actor(first, actions, model.init)
+        self.actor = Actor(first, actions, model)
         self.critic_encoder = (
             make_encoder(observations, model, encoder) if model.architecture == "dual" else None
         )
-        value = nn.Linear(first.n_features, 1)
-        self.value_head = initialise(value, model.init, gain=1.0, scale=0.1)
+        self.value_head = make_head(first.n_features, 1, model.init, gain=1.0)
         # Last, so that the other weights are those of a model without it.
         self.auxiliary_head = (
-            initialise(nn.Linear(first.n_features, 1), model.init, gain=1.0, scale=0.1)
-            if auxiliary
-            else None
+            make_head(first.n_features, 1, model.init, gain=1.0) if auxiliary else None
         )
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Encoders: observations to features, with the two initialisations in use in the field."""
+"""Encoders: observations to features."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,11 @@ from torch.nn import functional
 
 from isobatch.envs.spaces import ObservationLayout
 from isobatch.errors import UserError, one_line
-from isobatch.models.layers import ACTIVATIONS, linear, stacked
+from isobatch.models.layers import ACTIVATIONS, initialise, linear, stacked
 from isobatch.models.own import EncoderFactory, find, made
 from isobatch.recipe import Model
 
 Init = str
-Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 class Encoder(nn.Module):
@@ -33,23 +32,6 @@ class Encoder(nn.Module):
         The features are the last. Of a module that nothing is known of they are all there is.
         """
         return [self(observation)]
-
-
-def initialise(layer: Layer, init: Init, gain: float = math.sqrt(2), scale: float = 1.0) -> Layer:
-    """Initialise a Linear or Conv2d and return it; biases are zero.
-
-    `orthogonal`: orthogonal rows times `gain`. `reference`: PyTorch's uniform rows brought to
-    length `scale`, which bounds each output at the start (Cobbe et al. 2020, their code).
-    """
-    with torch.no_grad():
-        if init == "orthogonal":
-            nn.init.orthogonal_(layer.weight, gain)
-        else:
-            rows = layer.weight.flatten(1)
-            rows *= scale / rows.norm(dim=1, keepdim=True)
-        if layer.bias is not None:
-            layer.bias.zero_()
-    return layer
 
 
 def _normed(rows: Tensor, norm: nn.Module) -> Tensor:

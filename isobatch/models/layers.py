@@ -1,4 +1,4 @@
-"""Linear layers and activations, of one network or of several of one shape stacked.
+"""Linear layers, how they begin, and activations, of one network or several stacked.
 
 Small networks' time goes into calling operations, so those of a stack are one operation to
 autograd, with the gradient written out.
@@ -6,16 +6,44 @@ autograd, with the gradient written out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 _is_traced = ContextVar("is_traced", default=False)
+
+
+def initialise(layer: Layer, init: str, gain: float = math.sqrt(2), scale: float = 1.0) -> Layer:
+    """Initialise a Linear or Conv2d of an encoder and return it.
+
+    `orthogonal`: orthogonal rows times `gain`. `reference`: PyTorch's uniform rows brought to
+    length `scale`, which bounds each output at the start (Cobbe et al. 2020, their code). Biases
+    are zero in both. `torch`, `torch-encoder`: weights and biases as PyTorch has made them.
+    """
+    if init in ("torch", "torch-encoder"):
+        return layer
+    with torch.no_grad():
+        if init == "orthogonal":
+            nn.init.orthogonal_(layer.weight, gain)
+        else:
+            rows = layer.weight.flatten(1)
+            rows *= scale / rows.norm(dim=1, keepdim=True)
+        if layer.bias is not None:
+            layer.bias.zero_()
+    return layer
+
+
+def make_head(n_features: int, n_outputs: int, init: str, gain: float) -> nn.Linear:
+    """Return a last layer, whose outputs begin small; `torch-encoder` has orthogonal heads."""
+    init = "orthogonal" if init == "torch-encoder" else init
+    return initialise(nn.Linear(n_features, n_outputs), init, gain, scale=0.1)
 
 
 @contextmanager
@@ -39,7 +67,15 @@ def tanh(x: Tensor) -> Tensor:
     return torch.tanh(x)
 
 
-ACTIVATIONS = {"tanh": tanh, "relu": functional.relu, "elu": functional.elu}
+ACTIVATIONS = {
+    "tanh": tanh,
+    "relu": functional.relu,
+    "elu": functional.elu,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "leaky_relu": functional.leaky_relu,
+}
+"""With PyTorch's defaults: the exact GELU, a slope of 0.01 of the leaky ReLU."""
 
 
 def linear(rows: Tensor, layer: nn.Linear) -> Tensor:

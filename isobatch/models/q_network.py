@@ -9,8 +9,8 @@ from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.errors import UserError
 from isobatch.models.agent import Agent
 from isobatch.models.distributions import EpsilonGreedy
-from isobatch.models.encoders import EncoderFactory, initialise, make_encoder
-from isobatch.models.layers import linear
+from isobatch.models.encoders import EncoderFactory, make_encoder
+from isobatch.models.layers import linear, make_head
 from isobatch.recipe import Model
 
 
@@ -32,8 +32,7 @@ class QNetwork(Agent):
         (count,) = actions.counts
         self.distribution = EpsilonGreedy(count)
         self.encoder = make_encoder(observations, model, encoder)
-        head = nn.Linear(self.encoder.n_features, count)
-        self.head = initialise(head, model.init, gain=1.0, scale=0.1)
+        self.head = make_head(self.encoder.n_features, count, model.init, gain=1.0)
         self.epsilon = 0.0
         """Probability of a random action: training sets it; a policy that is loaded has none."""
 

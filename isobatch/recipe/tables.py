@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 Schedule = Literal["constant", "linear"]
 Rate = Annotated[float, Bound(lambda x: 0 < x <= 100, "must be positive and at most 100")]
 RateOrNone = Annotated[float, Bound(lambda x: 0 <= x <= 100, "must lie in [0, 100]")]
+LogStd = Annotated[float, Bound(lambda x: abs(x) <= 20, "must lie in [-20, 20]")]
 Threads = Annotated[int, Bound(lambda x: 0 <= x <= 1024, "must lie in [0, 1024]")]
 USERS_OWN = "python:make_env"
 """The environment id of recipes whose environment comes through `make_env`."""
@@ -110,12 +111,15 @@ class Model:
     from the value loss is stopped (detach)."""
     hidden_sizes: Widths = (64, 64)
     """Widths of the MLP's hidden layers."""
-    activation: Literal["tanh", "relu", "elu"] = "tanh"
-    """Activation function of the MLP."""
+    activation: Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"] = "tanh"
+    """Activation function of the MLP, with PyTorch's defaults."""
     layer_norm: bool = False
     """Layer normalisation before each hidden activation, as PQN needs."""
-    init: Literal["orthogonal", "reference"] = "orthogonal"
-    """Initialisation: orthogonal, or row-normalised as in openai/ppo-ewma (reference)."""
+    init: Literal["orthogonal", "reference", "torch", "torch-encoder"] = "orthogonal"
+    """Initialisation: orthogonal; row-normalised as in openai/ppo-ewma (reference); PyTorch's own,
+    biases included (torch); or PyTorch's own but for orthogonal heads (torch-encoder)."""
+    log_std_init: LogStd = 0.0
+    """Initial log standard deviation of continuous actions."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,9 @@ def test_scripts_bring_their_networks_and_wrappers():
     cheetah = exchange.read("cleanrl", {"exp_name": "ppo_continuous_action", "gamma": 0.9}).recipe
     assert cheetah.normalize.normalize_observations
     assert cheetah.normalize.reward_gamma == 0.9
-    assert exchange.read("cleanrl", SCRIPTS["ppo_procgen"]).recipe.env == "StarpilotEasy-v0"
+    procgen = exchange.read("cleanrl", SCRIPTS["ppo_procgen"]).recipe
+    assert procgen.env == "StarpilotEasy-v0"
+    assert (procgen.model.init, atari.model.init) == ("torch-encoder", "orthogonal")
 
 
 def test_target_kl_is_another_multiple():

@@ -213,14 +213,16 @@ BATCHES = st.builds(
     st.integers(1, 64), st.integers(1, 64), st.integers(1, 16), st.integers(1, 20),
 )  # fmt: skip
 WIDTHS = st.lists(st.integers(1, 512), min_size=1, max_size=4).map(tuple)
-ACTIVATIONS = st.sampled_from(["tanh", "relu", "elu"])
+ACTIVATIONS = st.sampled_from(["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"])
+LOG_STD = st.just(0.0) | st.floats(-5, -1e-3)
 ADVANTAGES = st.sampled_from(["minibatch", "none"])
 BETAS = {"adam_beta1": st.floats(0, 0.999), "adam_beta2": st.floats(0, 0.999)}
 TARGET = {"target_kl": st.none() | st.sampled_from([0.01, 0.015, 0.2])}
 SB3 = COMMON | TARGET | BETAS | {
     "total_timesteps": st.integers(1, 10**9), "learning_rate_schedule": SCHEDULE,
     "clip_range_schedule": SCHEDULE, "advantage_normalization": ADVANTAGES, "adam_eps": positive,
-    "hidden_sizes": WIDTHS, "activation": ACTIVATIONS,
+    "hidden_sizes": WIDTHS, "activation": ACTIVATIONS, "log_std_init": LOG_STD,
+    "init": st.sampled_from(["orthogonal", "torch"]),
 }  # fmt: skip
 SAYABLE = {
     "sb3": SB3,
@@ -236,6 +238,7 @@ SAYABLE = {
         "advantage_normalization": st.sampled_from(["minibatch", "batch"]),
         "hidden_sizes": WIDTHS, "activation": ACTIVATIONS, "adam_eps": st.just(1e-8),
         "normalize_observations": st.booleans(), "optimizer": st.sampled_from(["adam", "sgd"]),
+        "init": st.just("torch"), "log_std_init": LOG_STD,
     },
     "ppo-ewma": COMMON | BETAS | {
         "total_timesteps": st.integers(1, 10**9), "max_grad_norm": st.none(), "seed": st.just(1),
@@ -275,8 +278,9 @@ def test_recipe_to_format_and_back_is_the_same_recipe(target, data):
             unused |= {name: recipe.values[name] for name in names}
     back = imported.recipe.replace(**unused).values
     for name, value in recipe.values.items():
-        # CleanRL's target_kl is another multiple.
-        assert back[name] == (pytest.approx(value) if name == "target_kl" else value), name
+        # CleanRL's target_kl is another multiple, rsl_rl's deviation has no logarithm.
+        rounded = name in ("target_kl", "log_std_init")
+        assert back[name] == (pytest.approx(value) if rounded else value), name
     assert [line for line in imported.unknown if not line.startswith("target_kl")] == []
     assert exchange.write(target, recipe, exported.given).given == exported.given
 

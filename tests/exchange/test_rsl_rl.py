@@ -1,5 +1,6 @@
 import copy
 import json
+import math
 
 import pytest
 from round_trip import comes_back
@@ -110,6 +111,30 @@ def test_numbers_keep_their_meaning():
     assert recipe.optimizer.learning_rate_schedule == "constant"
     assert recipe.model.hidden_sizes == (512, 256, 128)
     assert recipe.model.activation == "elu"
+    assert (recipe.model.init, recipe.model.log_std_init) == ("torch", 0.0)
+
+
+def test_the_actions_begin_with_their_deviation_in_either_layout():
+    given = {"num_envs": 64, **copy.deepcopy(EXAMPLE)}
+    given["runner"]["policy"]["init_noise_std"] = 0.8
+    recipe = comes_back("rsl_rl", given).recipe
+    assert recipe.model.log_std_init == math.log(0.8)
+    given = {"num_envs": 64, **copy.deepcopy(NEWEST)}
+    cfg = given["runner"]["actor"]["distribution_cfg"]
+    cfg["init_std"] = 0.8
+    assert comes_back("rsl_rl", given).recipe.model.log_std_init == math.log(0.8)
+    moved = exchange.write("rsl_rl", recipe.replace(log_std_init=0.0), given).given
+    assert moved["runner"]["actor"]["distribution_cfg"] == {**cfg, "init_std": 1.0}
+    cfg["init_std"] = 0
+    with pytest.raises(UserError, match="distribution_cfg init_std must be positive"):
+        exchange.read("rsl_rl", given)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("swish", "silu"), ("lrelu", "leaky_relu")])
+def test_activations_have_their_names(theirs, ours):
+    given = {"num_envs": 64, **copy.deepcopy(EXAMPLE)}
+    given["runner"]["policy"]["activation"] = theirs
+    assert comes_back("rsl_rl", given).recipe.model.activation == ours
 
 
 def test_words_find_their_table():
@@ -144,7 +169,6 @@ def test_defaults_that_changed_between_versions_must_be_given():
         ("algorithm", "rnd_cfg", {"weight": 0.5}, "algorithm.rnd_cfg: random network distillation"),
         ("algorithm", "optimizer", "adamw", "algorithm.optimizer adamw"),
         ("algorithm", "use_mixed_precision", True, "algorithm.use_mixed_precision True"),
-        ("policy", "init_noise_std", 0.5, "policy.init_noise_std 0.5"),
         ("policy", "critic_hidden_dims", [8], "policy.critic_hidden_dims [8]"),
         ("policy", "activation", "selu", "policy.activation selu"),
         ("policy", "class_name", "ActorCriticRecurrent", "policy.class_name"),

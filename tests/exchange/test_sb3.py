@@ -83,6 +83,14 @@ def test_classes_and_dictionaries_are_read_like_their_text():
     assert (model.hidden_sizes, model.activation) == ((32,), "relu")
 
 
+def test_the_beginning_is_read():
+    given = {"policy_kwargs": "dict(ortho_init=False, log_std_init=-2, activation_fn=nn.GELU)"}
+    imported = comes_back("sb3", given)
+    assert imported.unknown == []
+    model = imported.recipe.model
+    assert (model.init, model.log_std_init, model.activation) == ("torch", -2.0, "gelu")
+
+
 def test_adams_own_settings_pass_through():
     given = {"policy_kwargs": "dict(optimizer_kwargs=dict(betas=(0.8, 0.99)))"}
     optimizer = exchange.read("sb3", given).recipe.optimizer
@@ -92,13 +100,12 @@ def test_adams_own_settings_pass_through():
 
 
 def test_what_moves_in_policy_kwargs_leaves_the_rest():
-    given = {"policy_kwargs": "dict(ortho_init=Off, activation_fn=nn.ReLU, net_arch=[8, 8])"}
+    given = {"policy_kwargs": "dict(full_std=Off, activation_fn=nn.ReLU, net_arch=[8, 8])"}
     recipe = exchange.read("sb3", given).recipe.replace(adam_beta1=0.8, activation="tanh")
     exported = exchange.write("sb3", recipe, given)
     assert exported.missing == []
     assert exported.given["policy_kwargs"] == (
-        "dict(ortho_init=Off, net_arch=[8, 8], "
-        "optimizer_kwargs=dict(eps=1e-05, betas=(0.8, 0.999)))"
+        "dict(full_std=Off, net_arch=[8, 8], optimizer_kwargs=dict(eps=1e-05, betas=(0.8, 0.999)))"
     )
 
 
@@ -119,9 +126,7 @@ def test_a_minibatch_larger_than_the_rollout_is_the_rollout():
         ({"device": "cuda:1"}, "device cuda:1: Isobatch has"),
         ({"rollout_buffer_kwargs": {"a": 1}}, "rollout_buffer_kwargs"),
         ({"policy": "MultiInputPolicy"}, "policy MultiInputPolicy"),
-        ({"policy_kwargs": "dict(ortho_init=False)"}, "policy_kwargs ortho_init False"),
-        ({"policy_kwargs": "dict(log_std_init=-2)"}, "policy_kwargs log_std_init -2"),
-        ({"policy_kwargs": "dict(activation_fn=nn.GELU)"}, "policy_kwargs activation_fn nn.GELU"),
+        ({"policy_kwargs": "dict(activation_fn=nn.Mish)"}, "policy_kwargs activation_fn nn.Mish"),
         ({"policy_kwargs": "dict(features_extractor_class=os.system)"},
          "policy_kwargs features_extractor_class os.system"),
         ({"policy_kwargs": "dict(net_arch=dict(pi=[8], vf=[9]))"}, "policy_kwargs net_arch vf"),
