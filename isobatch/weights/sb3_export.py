@@ -76,7 +76,7 @@ def to_sb3(run: str | Path, out: str | Path | None = None, *, best: bool = False
     normalizes = loaded.recipe.normalize
     beside = out.parent / BESIDE[0]
     is_normalized = normalizes.normalize_observations or normalizes.normalize_rewards
-    for path in (out, beside) if is_normalized else (out,):
+    for path in [out, beside] if is_normalized else [out]:
         if path.exists():
             raise UserError(f"{path} exists: choose another --out")
     _refuse(loaded)
@@ -125,7 +125,7 @@ def _refuse(policy: Policy) -> None:
         f"encoder {model.encoder}": model.encoder not in ("auto", "mlp", "nature"),
         "images beside other observations": "image" in kinds and len(leaves) > 1,
         "images of two axes or of floats": "image" in kinds
-        and (len(leaves[0].shape) != 3 or layout.image_dtype != "uint8"),
+        and (any(len(leaf.shape) != 3 for leaf in leaves) or layout.image_dtype != "uint8"),
         "observations in dicts of dicts": any(len(leaf.path) > 1 for leaf in leaves),
         "observations that do not begin at 0": any(any(leaf.start) for leaf in leaves),
         "actions that do not begin at 0": any(actions.start),
@@ -235,7 +235,7 @@ def _optimizer(theirs: nn.Module, model: ActorCritic, run: Path, policy: Policy)
     parameters, rename = FlatParameters(model), renamed(SB3)
     views = {name: parameters.views(tensors[f"optimizer.{ours}"]) for ours, name in kept.items()}
     ours = {rename(name): name for name in next(iter(views.values())) if "auxiliary" not in name}
-    step = torch.tensor(float(tensors["optimizer.count"] if "optimizer.count" in tensors else 0))
+    step = torch.tensor(float(tensors.get("optimizer.count", torch.tensor(0))))
     for name, parameter in theirs.named_parameters():
         found = {part: each[ours[name]].contiguous().clone() for part, each in views.items()}
         theirs.optimizer.state[parameter] = {"step": step.clone(), **found}  # pyright: ignore
