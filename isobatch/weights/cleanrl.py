@@ -37,7 +37,11 @@ SCRIPTS = {
 
 
 def from_cleanrl(
-    path: str | Path, env: str, out: str | Path, *, settings: Mapping[str, Any] | None = None
+    path: str | Path,
+    env: str,
+    out: str | Path | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
 ) -> Landed:
     """Make a run directory of weights that one of CleanRL's ppo scripts saved.
 
@@ -79,7 +83,7 @@ def from_cleanrl(
         rename=renamed(layers),
         notes=tuple(notes),
     )
-    return land(foreign, Path(out))
+    return land(foreign, out)
 
 
 def _layers(script: str, weights: Mapping[str, Tensor]) -> tuple[Layers, list[int]]:

@@ -18,7 +18,7 @@ from isobatch.origin import Origin
 from isobatch.recipe import Recipe
 from isobatch.run import policy, store
 from isobatch.run.result import Run
-from isobatch.run.training import choose_device
+from isobatch.run.training import choose_device, default_path
 from isobatch.state import Counters, TrainState
 from isobatch.weights.names import Rename, carried
 from isobatch.weights.normalizer import Statistics
@@ -62,13 +62,14 @@ class Landed(NamedTuple):
     """A line for each thing that is not carried over, or was not known."""
 
 
-def land(foreign: Foreign, out: Path) -> Landed:
+def land(foreign: Foreign, out: str | Path | None) -> Landed:
     """Make a run directory that holds the policy, with a checkpoint to go on from.
 
-    Nothing is written unless all of it fits the environment.
+    Nothing is written unless all of it fits the environment. Without `out`, one in runs/.
     """
-    store.refuse_taken(out)
     recipe = foreign.recipe
+    out = default_path(recipe) if out is None else Path(out)
+    store.refuse_taken(out)
     algos.check(recipe)
     env = envs.make(recipe, env_seeds(recipe.seed, 1))
     try:

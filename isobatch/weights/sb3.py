@@ -40,7 +40,7 @@ REMEMBERED = {
 def from_sb3(
     path: str | Path,
     env: str,
-    out: str | Path,
+    out: str | Path | None = None,
     *,
     normalizer: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -76,7 +76,7 @@ def from_sb3(
         statistics_source=str(file),
         notes=tuple(notes),
     )
-    return land(foreign, Path(out))
+    return land(foreign, out)
 
 
 def arguments(
