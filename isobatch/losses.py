@@ -71,6 +71,22 @@ def value_loss(values: Tensor, targets: Tensor) -> Tensor:
     return 0.5 * (values - targets).square()
 
 
+def clipped_value_loss(
+    values: Tensor, targets: Tensor, behav: Tensor, clip_range: float | Tensor, kind: str
+) -> Tensor:
+    """Half the squared error of values held near those at acting time, `behav`: [B].
+
+    v_c = v_behav + clip(v - v_behav, -eps, eps)
+
+    `clipped`: (v_c - target)^2 / 2, as in Stable-Baselines3. `max`: the larger of it and
+    (v - target)^2 / 2, as in OpenAI's Baselines, CleanRL and rsl_rl.
+    """
+    _same_shape(values, targets, behav)
+    eps = torch.as_tensor(clip_range, dtype=values.dtype, device=values.device)
+    held = value_loss(behav + torch.clamp(values - behav, -eps, eps), targets)
+    return held if kind == "clipped" else torch.maximum(value_loss(values, targets), held)
+
+
 def _same_shape(*tensors: Tensor) -> None:
     """Refuse tensors of different shapes: [B] and [B, 1] would broadcast to [B, B] unnoticed."""
     first = tensors[0].shape

@@ -35,6 +35,10 @@ class Samples(NamedTuple):
     """A number, as a tensor since it may follow a schedule."""
     logp_before: Tensor | None = None
     """[b]: the same under the policy as it was before this update; None: the one that acted."""
+    values_behav: Tensor | None = None
+    """[b]: values at acting time, where the value loss is clipped."""
+    clip_range_vf: Tensor | None = None
+    """How far from them values count, as `clip_range`."""
 
 
 class Current(NamedTuple):

@@ -266,6 +266,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             learner="isobatch.algos.pqn:Pqn",
             model="q-network",
             summary="Q(lambda) from parallel environments, without replay or target network",
+            fixes={"policy_hidden_sizes": (), "value_hidden_sizes": ()},
             presets=_pqn,
             policy_gradient=False,
             explores=True,

@@ -47,6 +47,20 @@ CASES: dict[str, dict[str, Any]] = {
     "gymnasium": {"env": "gymnasium:CartPole-v1"},
     "by envs": {"minibatches_by": "envs"},
     "evaluated": {"eval_marks": 4, "eval_episodes": 2},
+    "own layers": {
+        "architecture": "shared",
+        "policy_hidden_sizes": (8,),
+        "value_hidden_sizes": (8, 4),
+    },
+    "clipped values": {
+        "env": "Pendulum-v1",
+        "clip_range_vf": 0.2,
+        "activation": "silu",
+        "hidden_sizes": (),
+        "value_hidden_sizes": (8,),
+        "log_std_init": -1.0,
+        "init": "torch",
+    },
 }
 FREE = (*CLOCK_COLUMNS, "resumed", "cohort_width")
 

@@ -8,6 +8,7 @@ from isobatch.losses import (
     approximate_kl,
     clip_loss,
     clipped_fraction,
+    clipped_value_loss,
     floored,
     kl_loss,
     value_loss,
@@ -140,6 +141,23 @@ def test_value_loss_by_hand():
     assert loss.tolist() == [4.5, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected", "slopes"),
+    [
+        # v - v_behav: within the range; past it towards the target; past it away from it.
+        ("clipped", [0.405, 0.32, 0.72], [-0.9, 0.0, 0.0]),
+        ("max", [0.405, 0.32, 1.125], [-0.9, 0.0, -1.5]),
+    ],
+)
+def test_clipped_value_loss_by_hand(kind, expected, slopes):
+    values = torch.tensor([0.1, 0.5, -0.5], requires_grad=True)
+    loss = clipped_value_loss(values, torch.ones(3), torch.zeros(3), 0.2, kind)
+    assert loss.tolist() == pytest.approx(expected)
+    loss.sum().backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == pytest.approx(slopes)
+
+
 def test_clipped_fraction_by_hand():
     logp = torch.tensor([0.5, 0.79, 0.81, 1.0, 1.19, 1.21]).log()
     assert clipped_fraction(logp, torch.zeros(6), 0.2).tolist() == [1, 1, 0, 0, 0, 1]
@@ -157,7 +175,7 @@ def test_approximate_kl_estimates_the_kl():
     assert estimates.mean().item() == pytest.approx(exact, abs=4 * error)
 
 
-@pytest.mark.parametrize("name", ["clip", "kl", "pg", "value"])
+@pytest.mark.parametrize("name", ["clip", "kl", "pg", "value", "clipped"])
 def test_a_column_where_a_row_belongs_is_refused_and_not_broadcast(name):
     """[B] against [B, 1] would give [B, B] losses, whose mean is still a number."""
     row, column = torch.zeros(5), torch.zeros(5, 1)
@@ -166,6 +184,7 @@ def test_a_column_where_a_row_belongs_is_refused_and_not_broadcast(name):
         "kl": lambda: losses.kl_loss(row, row, row, row, 1.0, kl=column),
         "pg": lambda: losses.policy_gradient_loss(row, column),
         "value": lambda: losses.value_loss(column, row),
+        "clipped": lambda: losses.clipped_value_loss(row, row, column, 0.2, "max"),
     }
     with pytest.raises(ValueError, match=r"all \[B\]; got .*\(5, 1\)"):
         calls[name]()

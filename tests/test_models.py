@@ -336,6 +336,40 @@ def test_acting_is_the_models_own_answer(architecture, actions, activation):
         torch.testing.assert_close(values, expected_values, rtol=0, atol=1e-5)
 
 
+OWN = {"policy_hidden_sizes": (7,), "value_hidden_sizes": (6, 5)}
+
+
+@pytest.mark.parametrize("hidden_sizes", [(), (8,)])
+@pytest.mark.parametrize("activation", ["tanh", "silu"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_own_layers_act_value_and_keep_to_themselves(architecture, activation, hidden_sizes):
+    model = build(
+        architecture=architecture, activation=activation, hidden_sizes=hidden_sizes, **OWN
+    )
+    seen = observe(VECTOR)
+    with torch.no_grad():
+        params, values = model(seen)
+        acted, acted_values = acting(model, unchanged, 5)(seen)
+    torch.testing.assert_close(acted, params, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.values(seen), values)
+    assert (acted_values is None) == (architecture == "dual")
+    if acted_values is not None:
+        torch.testing.assert_close(acted_values, values, rtol=0, atol=1e-5)
+    model(seen)[1].sum().backward()
+    assert all(each.grad is None for each in model.actor.hidden.parameters())
+    assert all(each.grad is not None for each in model.value_hidden.parameters())
+    # What they share is trained by the value only where it is shared.
+    trained = [each.grad is not None for each in model.actor.encoder.parameters()]
+    assert trained == [architecture == "shared"] * len(trained)
+
+
+def test_the_auxiliary_head_follows_the_policys_own_layers():
+    model = ActorCritic(*layouts(VECTOR), Model(architecture="dual", **OWN), auxiliary=True)
+    *_, auxiliary = model.with_auxiliary(observe(VECTOR))
+    auxiliary.sum().backward()
+    assert all(each.grad is not None for each in model.actor.hidden.parameters())
+
+
 @pytest.mark.parametrize("n_rows", [3, NUMPY_ROWS + 1])
 def test_acting_prepares_the_observation(n_rows):
     def halved(observation):

@@ -229,6 +229,17 @@ def test_the_last_activations_are_the_features(kind, layer_norm):
         assert all(bool((layer >= 0).all()) for layer in layers)
 
 
+def test_own_layers_are_measured_and_observations_are_not(tmp_path):
+    own = {"hidden_sizes": (), "value_hidden_sizes": (6,), "diagnostics": "full"}
+    run = trained(tmp_path / "own", **own)
+    row = next(row for row in run.metrics if row["feature_rank_critic"] is not None)
+    # The policy has no hidden layer: its features are CartPole's four numbers, and no unit sleeps.
+    assert row["feature_rank_actor"] <= 4
+    assert row["dormant_fraction_actor"] is None
+    assert 1 <= row["feature_rank_critic"] <= 6
+    assert row["dormant_fraction_critic"] is not None
+
+
 def test_held_out_observations_are_the_first_ones_and_bounded():
     seen = Seen()
     first = torch.arange(2000.0)[:, None]

@@ -56,7 +56,12 @@ def textbook_ppo(recipe, rollout):
         ratio = (policy.log_prob(actions.squeeze(1)) - rollout.logp[valid]).exp()
         clipped = ratio.clamp(1 - settings.clip_range, 1 + settings.clip_range)
         surrogate = torch.minimum(ratio * advantages, clipped * advantages).mean()
-        value_loss = 0.5 * (values - targets).square().mean()
+        value_loss = 0.5 * (values - targets).square()
+        if settings.clip_range_vf is not None:
+            before, bound = rollout.values[:-1][valid], settings.clip_range_vf
+            held = before + (values - before).clamp(-bound, bound)
+            value_loss = torch.max(value_loss, 0.5 * (held - targets).square())
+        value_loss = value_loss.mean()
         loss = -surrogate + settings.vf_coef * value_loss
         loss = loss - settings.ent_coef * policy.entropy().mean()
         optimizer.zero_grad()
@@ -66,11 +71,12 @@ def textbook_ppo(recipe, rollout):
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
+@pytest.mark.parametrize("clip_range_vf", [None, 0.05])
 @pytest.mark.parametrize("architecture", ["shared", "dual"])
-def test_learning_is_textbook_ppo(architecture):
+def test_learning_is_textbook_ppo(architecture, clip_range_vf):
     recipe = PLAIN.replace(
         optimizer="adam", learning_rate=0.02, n_epochs=6, ent_coef=0.01, max_grad_norm=0.5,
-        architecture=architecture,
+        architecture=architecture, clip_range_vf=clip_range_vf,
     )  # fmt: skip
     rollout = own_rollout(recipe)
     state, statistics = learned(recipe, [rollout])
@@ -85,6 +91,8 @@ LAYOUTS = {
     "by minibatch": {"advantage_normalization": "minibatch"},
     "exact kl": {"objective": "kl", "kl_estimator": "exact"},
     "normalised": {"normalize_rewards": True, "normalize_observations": True},
+    "clipped values": {"clip_range_vf": 0.05, "policy_hidden_sizes": (5,), "activation": "gelu"},
+    "values apart": {"n_value_epochs": 3, "clip_range_vf": 0.05, "clip_vf_loss": "clipped"},
 }
 
 
@@ -286,7 +294,11 @@ def normalised_by_minibatch():
     state = begin(PLAIN.replace(advantage_normalization="minibatch"))
     rollout = experience(state)
     advantages, targets = ppo.advantages_and_targets(state, rollout)
-    return ppo.Gathering(state, rollout, advantages, targets, 0.2), rollout, advantages
+    return (
+        ppo.Gathering(state, rollout, advantages, targets, {"clip_range": 0.2}),
+        rollout,
+        advantages,
+    )
 
 
 def test_minibatch_of_one_row_is_not_normalised_by_anothers_moments():
@@ -344,6 +356,25 @@ def test_linear_learning_rate_follows_environment_steps():
     assert late_statistics["learning_rate"] == pytest.approx(0.0125)
     step, late_step = weights(full) - start, weights(late) - start
     torch.testing.assert_close(late_step, 0.25 * step, rtol=1e-3, atol=1e-6)
+
+
+def test_chunks_do_not_change_clipped_values():
+    recipe = PLAIN.replace(clip_range_vf=0.02, n_minibatches=2, n_epochs=4, learning_rate=0.2)
+    state, statistics = learned(recipe)
+    chunked, others = learned(recipe, chunk_size=5)
+    torch.testing.assert_close(weights(chunked), weights(state), rtol=0, atol=1e-6)
+    assert others == pytest.approx(statistics, abs=1e-5)
+    free, _ = learned(recipe.replace(clip_range_vf=None))
+    assert (weights(free) - weights(state)).abs().max() > 1e-3
+
+
+def test_values_are_clipped_by_the_schedule_of_ratios():
+    settings = {"clip_range_schedule": "linear", "total_timesteps": 1000, "n_epochs": 3}
+    recipe = PLAIN.replace(clip_range_vf=0.04, clip_range=0.2, **settings)
+    halved = PLAIN.replace(clip_range_vf=0.02, clip_range=0.1, n_epochs=3)
+    rollout = own_rollout(recipe)
+    half, _ = learned(recipe, [rollout], env_steps=500)
+    torch.testing.assert_close(weights(half), weights(learned(halved, [rollout])[0]))
 
 
 def test_linear_clip_range_follows_environment_steps():

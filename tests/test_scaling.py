@@ -243,6 +243,7 @@ LIMITS = {
     "minibatch": ({"advantage_normalization": "minibatch"}, {"n_envs": 2}, "now of 64 rows"),
     "clipping": ({"max_grad_norm": 0.5}, {"n_envs": 2}, "1 (x sqrt(c_opt)) clips as often"),
     "target": ({"target_kl": 0.02}, {"n_envs": 2}, "target_kl 0.02 stops an iteration"),
+    "clipped values": ({"clip_range_vf": 0.2}, {"n_envs": 2}, "they can move 4 times as far"),
     "horizon": ({}, {"n_steps": 8}, "7.98 before (GAE's horizon 1 / (1 - gamma lambda) is 8.47)"),
     "stale": ({"staleness": 3}, {"n_envs": 16}, "staleness 3 is now 6,144 environment steps"),
     "noise near": ({}, {"n_envs": 16, "noise_scale": 600.0}, "near the measured noise scale"),

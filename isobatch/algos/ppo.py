@@ -108,12 +108,12 @@ class Ppo:
         if not n_minibatches:
             # The budget's last few rows: too few for a gradient worth taking.
             return Learned(statistics)
-        clip_range, step_size = _schedules(recipe, state.counters.env_steps)
-        statistics |= {"learning_rate": step_size, "clip_range": clip_range}
+        ranges, step_size = _schedules(recipe, state.counters.env_steps)
+        statistics |= {"learning_rate": step_size, "clip_range": ranges["clip_range"]}
         scaled = normalized(state, advantages, rollout)
         if online.is_due(recipe, state.counters.iterations, rollout):
             statistics |= self._probe(rollout, advantages, scaled)
-        rows_of = Gathering(state, rollout, scaled, targets, clip_range, weights)
+        rows_of = Gathering(state, rollout, scaled, targets, ranges, weights)
         stepper, value_stepper = self._steppers(recipe)
         apart = Learned({})
         if value_stepper is not None:
@@ -181,7 +181,7 @@ class Gathering:
         rollout: Rollout,
         advantages: Tensor,
         targets: Tensor,
-        clip_range: float,
+        ranges: Mapping[str, float],
         weights: Tensor | None = None,
     ) -> None:
         settings = state.recipe.objective
@@ -208,14 +208,16 @@ class Gathering:
             "targets": targets,
             "logp_before": rollout.logp_before,
             "weights": weights,
+            "values_behav": rollout.values[:-1] if "clip_range_vf" in ranges else None,
         }
         self.table = Table(
             {name: each for name, each in vectors.items() if each is not None},
             {name: each.flatten() for name, each in numbers.items() if each is not None},
         )
         self.is_weighted = weights is not None
+        device = self.table.matrix.device
         self.scalars: Mapping[str, Tensor] = {
-            "clip_range": torch.tensor(clip_range, device=self.table.matrix.device)
+            name: torch.tensor(each, device=device) for name, each in ranges.items()
         }
 
     def minibatches(self, count: int) -> Iterator[Tensor]:
@@ -285,6 +287,8 @@ class Gathering:
             targets=found["targets"],
             clip_range=scalars["clip_range"],
             logp_before=found.get("logp_before"),
+            values_behav=found.get("values_behav"),
+            clip_range_vf=scalars.get("clip_range_vf"),
         )
 
 
@@ -302,7 +306,7 @@ def terms(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return per-sample losses [b] and the statistics that go with them, each [b].
 
-    L = L_policy + vf_coef (v - target)^2 / 2 - ent_coef H
+    L = L_policy + vf_coef L_value - ent_coef H
     """
     params, values = call(samples.observation)
     logp, entropy = distribution.evaluate(params, samples.actions)
@@ -313,7 +317,7 @@ def terms(
             f"{tuple(logp.shape)}; it returned {tuple(policy.shape)}",
             field="objective",
         )
-    value = losses.value_loss(values, samples.targets)
+    value = _value_loss(values, samples, settings)
     loss = policy + settings.vf_coef * value if trains_value else policy
     if isinstance(settings.ent_coef, Tensor) or settings.ent_coef:
         loss = loss - settings.ent_coef * entropy
@@ -336,17 +340,34 @@ def terms(
 def value_terms(
     call: Call, samples: Samples, settings: Objective
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the value function's losses [b] alone, vf_coef (v - target)^2 / 2."""
-    value = losses.value_loss(call(samples.observation)[1], samples.targets)
+    """Return the value function's losses [b] alone, vf_coef L_value."""
+    value = _value_loss(call(samples.observation)[1], samples, settings)
     return settings.vf_coef * value, {"value_loss": value}
+
+
+def _value_loss(values: Tensor, samples: Samples, settings: Objective) -> Tensor:
+    """Return (v - target)^2 / 2 [b], clipped where the samples say how far."""
+    if samples.values_behav is None or samples.clip_range_vf is None:
+        return losses.value_loss(values, samples.targets)
+    return losses.clipped_value_loss(
+        values,
+        samples.targets,
+        samples.values_behav,
+        samples.clip_range_vf,
+        settings.clip_vf_loss,
+    )
 
 
 def _went_too_far(approx_kl: Tensor, target_kl: float | None) -> bool:
     return target_kl is not None and float(approx_kl) > TARGET_KL_SLACK * target_kl
 
 
-def _schedules(recipe: Recipe, env_steps: int) -> tuple[float, float]:
-    """Return (clip range, learning rate) at `env_steps`."""
+def _schedules(recipe: Recipe, env_steps: int) -> tuple[dict[str, float], float]:
+    """Return (clip ranges by their names, learning rate) at `env_steps`."""
     settings, total = recipe.objective, recipe.total_timesteps
-    clip_range = scheduled(settings.clip_range, settings.clip_range_schedule, env_steps, total)
-    return clip_range, learning_rate(recipe, env_steps)
+    ranges = {"clip_range": settings.clip_range}
+    if settings.clip_range_vf is not None:
+        ranges["clip_range_vf"] = settings.clip_range_vf
+    kind = settings.clip_range_schedule
+    now = {name: scheduled(each, kind, env_steps, total) for name, each in ranges.items()}
+    return now, learning_rate(recipe, env_steps)

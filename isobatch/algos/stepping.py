@@ -20,7 +20,9 @@ from isobatch.update import CompiledGradient, Evaluate, Gather, Stepper, worth_c
 from isobatch.update.optimize import FlatOptimizer, scheduled
 from isobatch.update.replicas import Replicas
 
-NOT_READ = ("gamma", "gae_lambda", "clip_range", "clip_range_schedule", "target_kl")
+NOT_READ = (
+    "gamma", "gae_lambda", "clip_range", "clip_range_vf", "clip_range_schedule", "target_kl",
+)  # fmt: skip
 """Settings that no loss reads, so that a compiled one serves all their values."""
 
 

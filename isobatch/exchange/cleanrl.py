@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from isobatch.batch import Batch
 from isobatch.errors import UserError
 from isobatch.exchange import procgen
-from isobatch.exchange.sb3 import VALUE_CLIPPING
 from isobatch.exchange.table import SAME, UNBOUNDED, Conversion, Format, Key, Table
 from isobatch.exchange.values import anything, flag, number, optional, text, whole
 from isobatch.recipe import Recipe
@@ -88,7 +87,7 @@ KEYS: Table = {
     "gae_lambda": Key(number, 0.95, "gae_lambda"),
     "norm_adv": Key(flag, True),
     "clip_coef": Key(number, 0.2, "clip_range"),
-    "clip_vloss": Key(flag, True, lacks=VALUE_CLIPPING, off=False),
+    "clip_vloss": Key(flag, True),
     "ent_coef": Key(number, 0.01, "ent_coef"),
     "vf_coef": Key(number, 0.5, "vf_coef", SAME),
     "max_grad_norm": Key(number, 0.5, "max_grad_norm", UNBOUNDED),
@@ -150,6 +149,7 @@ class CleanRl(Format):
         return fixed | {
             "env": procgen.env_id(env, "easy") if script == "ppo_procgen" else env,
             "learning_rate_schedule": "linear" if values["anneal_lr"] else "constant",
+            "clip_range_vf": values["clip_coef"] if values["clip_vloss"] else None,
             "advantage_normalization": "minibatch" if values["norm_adv"] else "none",
             "device": "auto" if values["cuda"] else "cpu",
         }
@@ -163,6 +163,7 @@ class CleanRl(Format):
         return ({} if env.startswith("python:") else {"env_id": env}) | {
             "exp_name": script,
             "anneal_lr": recipe.optimizer.learning_rate_schedule == "linear",
+            "clip_vloss": recipe.objective.clip_range_vf is not None,
             "norm_adv": recipe.objective.advantage_normalization != "none",
             "cuda": recipe.machine.device != "cpu",
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from isobatch.exchange import networks
 from isobatch.recipe import Recipe
 
 WHY = {
@@ -17,6 +18,8 @@ WHY = {
     "seed": "not in {target}'s configuration",
 }
 
+LAYERS = {"architecture", "hidden_sizes", "policy_hidden_sizes", "value_hidden_sizes"}
+"""Fields that can say the same networks in several ways."""
 MACHINE = {
     "vectorization", "env_threads", "phase_memory", "device", "threads", "chunk_size", "compile",
     "checkpoint_seconds", "exact_resume", "keep_policies", "probe_every", "diagnostics",
@@ -37,6 +40,8 @@ def differences(target: str, recipe: Recipe, back: Recipe) -> list[str]:
         idle.add("env")
     if {here["encoder"], there["encoder"]} <= {"auto", "mlp"}:
         idle.add("encoder")
+        if _layers(recipe) == _layers(back):
+            idle |= LAYERS
     lines = []
     for name, value in here.items():
         if name in idle or _alike(value, there[name]):
@@ -51,6 +56,15 @@ def differences(target: str, recipe: Recipe, back: Recipe) -> list[str]:
             "behaviour policy, not an average"
         )
     return lines
+
+
+def _layers(recipe: Recipe) -> tuple[Any, ...]:
+    """Return the widths of MLPs: of the part that is shared, and how, the policy's, the value's."""
+    model = recipe.model
+    if model.architecture == "dual" or not model.hidden_sizes:
+        return "dual", (), *networks.widths(recipe)
+    own = model.policy_hidden_sizes, model.value_hidden_sizes
+    return model.architecture, model.hidden_sizes, *own
 
 
 def _moments(recipe: Recipe) -> tuple[str, float]:
@@ -68,6 +82,7 @@ def _idle(recipe: Recipe) -> set[str]:
     unused = {
         "clip_range": objective.objective == "clip",
         "clip_range_schedule": objective.objective == "clip",
+        "clip_vf_loss": objective.clip_range_vf is not None,
         "kl_coef": objective.objective == "kl",
         "kl_estimator": objective.objective == "kl",
         "advantage_decay": objective.advantage_normalization == "ewma",
@@ -80,8 +95,8 @@ def _idle(recipe: Recipe) -> set[str]:
         "momentum": optimizer.optimizer == "sgd",
         "reward_gamma": recipe.normalize.normalize_rewards,
         "reward_clip": recipe.normalize.normalize_rewards,
-        "hidden_sizes": recipe.model.encoder not in ("nature", "impala"),
-        "activation": recipe.model.encoder not in ("nature", "impala"),
+        "hidden_sizes": not networks.is_image(recipe.model),
+        "activation": any(networks.widths(recipe)),
         "proximal_decay": recipe.averages_policy,
         "n_value_epochs": recipe.trains_value_apart,
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isobatch.errors import UserError, shown
-from isobatch.exchange.values import Name, Reader, flag, number, whole
-from isobatch.recipe import Recipe
+from isobatch.exchange.values import Name, Reader, flag, number
+from isobatch.exchange.values import widths as read_widths
+from isobatch.recipe import Model, Recipe
 
 ACTIVATIONS = {
     "Tanh": "tanh", "ReLU": "relu", "ELU": "elu", "GELU": "gelu", "SiLU": "silu",
@@ -36,21 +37,14 @@ def read(policy: str, kwargs: dict[str, Any] | None, lost: list[str]) -> dict[st
     fields: dict[str, Any] = {
         "encoder": "nature" if image else "auto",
         "architecture": "shared" if shared else "dual",
-        "hidden_sizes": (64, 64),
-        "activation": "tanh",
+        **_layers(kwargs.get("net_arch"), image, lost),
+        "activation": _activation(kwargs.get("activation_fn"), lost),
         "init": "orthogonal" if _take(kwargs, "ortho_init", flag, True) else "torch",
         "log_std_init": float(_take(kwargs, "log_std_init", number, 0.0)),
         "layer_norm": False,
     }
     if policy == "MultiInputPolicy":
         lost.append("policy MultiInputPolicy: one encoder per observation key, shared")
-    if image:
-        for name in ("net_arch", "activation_fn"):
-            if kwargs.get(name) not in (None, []):
-                lost.append(f"policy_kwargs {name} {kwargs[name]}: layers after the image encoder")
-    else:
-        fields["hidden_sizes"] = _widths(kwargs.get("net_arch"), lost)
-        fields["activation"] = _activation(kwargs.get("activation_fn"), lost)
     for name, value in kwargs.items():
         idle, does = LACKS.get(name, (None, "has no counterpart"))
         if name not in READ and value != idle:
@@ -83,12 +77,15 @@ def write(recipe: Recipe) -> tuple[str, str | None]:
     """Return (policy, policy_kwargs as text) of a recipe's networks and Adam."""
     model, optimizer = recipe.model, recipe.optimizer
     kwargs: dict[str, Any] = {}
-    image = model.encoder in ("nature", "impala")
+    image = is_image(model)
     if image and model.architecture == "dual":
         kwargs["share_features_extractor"] = False
-    if not image and model.hidden_sizes != (64, 64):
-        kwargs["net_arch"] = list(model.hidden_sizes)
-    if not image and model.activation != "tanh":
+    policy, value = widths(recipe)
+    if policy != value:
+        kwargs["net_arch"] = {"pi": list(policy), "vf": list(value)}
+    elif policy != (() if image else (64, 64)):
+        kwargs["net_arch"] = list(policy)
+    if model.activation != "tanh":
         names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
         kwargs["activation_fn"] = Name(f"nn.{names[model.activation]}")
     if model.init == "torch":
@@ -108,34 +105,68 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, Name) else repr(value)
 
 
-def _widths(value: Any, lost: list[str]) -> tuple[int, ...]:
+def apart(policy: Sequence[int], value: Sequence[int]) -> dict[str, Any]:
+    """Return the fields of MLPs that share nothing, of these widths."""
+    policy, value = tuple(policy), tuple(value)
+    if policy == value:
+        return {"hidden_sizes": policy}
+    return {"hidden_sizes": (), "policy_hidden_sizes": policy, "value_hidden_sizes": value}
+
+
+def widths(recipe: Recipe) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the widths of all the hidden layers of policy and value, but for an image encoder."""
+    model = recipe.model
+    before = () if is_image(model) else model.hidden_sizes
+    return (*before, *model.policy_hidden_sizes), (*before, *model.value_hidden_sizes)
+
+
+def is_image(model: Model) -> bool:
+    """Say whether the encoder is one of images."""
+    return model.encoder in ("nature", "impala")
+
+
+def _layers(value: Any, image: bool, lost: list[str]) -> dict[str, Any]:
+    """Return the fields that net_arch says; an image's features are followed by its layers."""
     if value is None:
-        return (64, 64)
-    # Before SB3 1.8 the dictionary stood in a list.
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
-        value = value[0]
-    if isinstance(value, Mapping):
-        if set(value) - {"pi", "vf"}:
-            said = f"policy_kwargs net_arch must be dict(pi=[...], vf=[...]), got {shown(value)}"
-            raise UserError(said)
-        policy, critic = value.get("pi", []), value.get("vf", [])
-        if policy != critic:
+        return {} if image else {"hidden_sizes": (64, 64)}
+    shared, policy, critic = _net_arch(value)
+    if image:
+        if shared:
             lost.append(
-                f"policy_kwargs net_arch vf {critic}: Isobatch uses the policy's widths, {policy}"
+                f"policy_kwargs net_arch {list(shared)}: layers that policy and value share after "
+                "the image encoder; in Isobatch each has its own"
             )
-        value = policy
+        return {
+            "policy_hidden_sizes": (*shared, *policy), "value_hidden_sizes": (*shared, *critic),
+        }  # fmt: skip
+    if not shared:
+        return apart(policy, critic)
+    return {
+        "architecture": "shared", "hidden_sizes": shared, "policy_hidden_sizes": policy,
+        "value_hidden_sizes": critic,
+    }  # fmt: skip
+
+
+def _net_arch(value: Any) -> tuple[tuple[int, ...], ...]:
+    """Return the widths of shared layers, the policy's and the value's.
+
+    Up to SB3 1.7 a list ended with a dictionary, after the layers that both share.
+    """
+    shared, own = [], value
+    if isinstance(value, list) and value and isinstance(value[-1], Mapping):
+        *shared, own = value
+    if not isinstance(own, Mapping):
+        own = {"pi": own, "vf": own}
     try:
-        if not isinstance(value, list | tuple):
-            raise TypeError
-        sizes = tuple(whole(each) for each in value)
-    except (TypeError, ValueError):
+        if set(own) - {"pi", "vf"}:
+            raise ValueError
+        parts = (shared, own.get("pi", []), own.get("vf", []))
+        return tuple(read_widths(each) for each in parts)
+    except ValueError:
         raise UserError(
             f"policy_kwargs net_arch must be a list of widths or dict(pi=[...], vf=[...]), "
             f"got {shown(value)}"
         ) from None
-    if not sizes:
-        raise UserError("policy_kwargs net_arch must have at least one layer, got []")
-    return sizes
 
 
 def _activation(value: Any, lost: list[str]) -> str:

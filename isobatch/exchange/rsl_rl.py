@@ -17,7 +17,7 @@ from typing import Any
 
 from isobatch.batch import positive
 from isobatch.errors import UserError, shown
-from isobatch.exchange.sb3 import VALUE_CLIPPING
+from isobatch.exchange import networks
 from isobatch.exchange.table import (
     HALVED,
     OURS,
@@ -127,7 +127,7 @@ ALGORITHM: Table = {
     "algorithm.clip_param": Key(number, 0.2, "clip_range"),
     "algorithm.entropy_coef": Key(number, REQUIRED, "ent_coef"),
     "algorithm.value_loss_coef": Key(number, 1.0, "vf_coef", HALVED),
-    "algorithm.use_clipped_value_loss": Key(flag, True, lacks=VALUE_CLIPPING, off=False),
+    "algorithm.use_clipped_value_loss": Key(flag, True),
     "algorithm.max_grad_norm": Key(number, 1.0, "max_grad_norm", UNBOUNDED),
     "algorithm.normalize_advantage_per_mini_batch": Key(flag, False),
     "algorithm.optimizer": Key(choice(*OPTIMIZERS), "adam"),
@@ -226,6 +226,9 @@ class RslRl(Format):
             "advantage_normalization": "minibatch"
             if values["algorithm.normalize_advantage_per_mini_batch"]
             else "batch",
+            "clip_range_vf": values["algorithm.clip_param"]
+            if values["algorithm.use_clipped_value_loss"]
+            else None,
             "optimizer": values["algorithm.optimizer"],
             **_networks(values, lost),
         }
@@ -250,6 +253,7 @@ class RslRl(Format):
         values = {
             "algorithm.class_name": "PPO",
             "algorithm.schedule": "fixed",
+            "algorithm.use_clipped_value_loss": recipe.objective.clip_range_vf is not None,
             "algorithm.normalize_advantage_per_mini_batch": (
                 recipe.objective.advantage_normalization == "minibatch"
             ),
@@ -259,10 +263,11 @@ class RslRl(Format):
             values["max_iterations"] = max(1, recipe.total_timesteps // recipe.batch.rollout_size)
         if recipe.machine.device != "auto":
             values["device"] = recipe.machine.device
-        sizes, deviation = list(model.hidden_sizes), _exponential(model.log_std_init)
+        actor, critic = (list(sizes) for sizes in networks.widths(recipe))
+        deviation = _exponential(model.log_std_init)
         activation = next(name for name, ours in ACTIVATIONS.items() if ours == model.activation)
         if any(name.startswith(("actor.", "critic.")) for name in like):
-            for name in ("actor", "critic"):
+            for name, sizes in (("actor", actor), ("critic", critic)):
                 values |= {
                     f"{name}.hidden_dims": sizes,
                     f"{name}.activation": activation,
@@ -274,8 +279,8 @@ class RslRl(Format):
             return values | {"actor.init_noise_std": deviation}
         values |= {
             "policy.init_noise_std": deviation,
-            "policy.actor_hidden_dims": sizes,
-            "policy.critic_hidden_dims": sizes,
+            "policy.actor_hidden_dims": actor,
+            "policy.critic_hidden_dims": critic,
             "policy.activation": activation,
         }
         if "empirical_normalization" in like:
@@ -316,15 +321,12 @@ def _check(values: dict[str, Any], rows: int) -> None:
 
 
 def _networks(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
-    """Read the two MLPs, which are alike here."""
+    """Read the two MLPs."""
     newest = "actor.hidden_dims" in values
     names = (
         ("actor.hidden_dims", "critic.hidden_dims") if newest
         else ("policy.actor_hidden_dims", "policy.critic_hidden_dims")
     )  # fmt: skip
-    actor, critic = (tuple(values[name]) for name in names)
-    if critic != actor:
-        lost.append(f"{names[1]} {list(critic)}: Isobatch uses the actor's widths, {list(actor)}")
     shapes = ("actor.activation", "critic.activation") if newest else ("policy.activation",)
     activation = values[shapes[0]]
     if activation not in ACTIVATIONS:
@@ -341,7 +343,7 @@ def _networks(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     if seen != judged:
         lost.append(f"{flags[1]} {judged}: Isobatch uses the actor's, {seen}")
     return {
-        "hidden_sizes": actor,
+        **networks.apart(*(values[name] for name in names)),
         "activation": ACTIVATIONS[activation],
         "log_std_init": math.log(_initial_deviation(values, lost)),
         "normalize_observations": seen,

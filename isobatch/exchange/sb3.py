@@ -28,7 +28,6 @@ from isobatch.registry import ONE_STEP
 ALIASES = {"n_timesteps": "total_timesteps"}
 DEVICES = ("auto", "cpu", "cuda")
 FIXED = {"objective": "clip", "optimizer": "adam", "minibatches_by": "samples"}
-VALUE_CLIPPING = "value function clipping, which Isobatch does not have"
 
 FIRST: Table = {
     "algo": Key(choice("ppo", "a2c"), "ppo"),
@@ -64,7 +63,7 @@ PPO: Table = {
     "n_epochs": Key(whole, 10, "n_epochs"),
     "gae_lambda": Key(number, 0.95, "gae_lambda"),
     "clip_range": Key(schedule, Scheduled(0.2)),
-    "clip_range_vf": Key(optional(anything), lacks=VALUE_CLIPPING),
+    "clip_range_vf": Key(optional(schedule), None),
     "normalize_advantage": Key(flag, True),
     "target_kl": Key(optional(number), None, "target_kl"),
     **REST,
@@ -146,8 +145,12 @@ class Sb3(Format):
                 "use_rms_prop": rms,
                 "rms_prop_eps": optimizer.adam_eps if rms else 1e-5,
             }
-        clip = Scheduled(objective.clip_range, objective.clip_range_schedule == "linear")
-        return values | {"batch_size": recipe.batch.minibatch_size, "clip_range": _said(clip)}
+        linear, values_by = objective.clip_range_schedule == "linear", objective.clip_range_vf
+        return values | {
+            "batch_size": recipe.batch.minibatch_size,
+            "clip_range": _said(Scheduled(objective.clip_range, linear)),
+            "clip_range_vf": None if values_by is None else _said(Scheduled(values_by, linear)),
+        }
 
     def patch(self, name: str, given: Any, old: Any, new: Any) -> Any:
         """Change in policy_kwargs only what moved."""
@@ -206,9 +209,22 @@ def _ppo(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
         "n_minibatches": batch.n_minibatches,
         "clip_range": clip.start,
         "clip_range_schedule": clip.schedule,
+        **_value_clipping(values["clip_range_vf"], clip, lost),
         "advantage_normalization": "minibatch" if values["normalize_advantage"] else "none",
         **networks.adam(values["policy_kwargs"], lost),
     }
+
+
+def _value_clipping(own: Scheduled | None, clip: Scheduled, lost: list[str]) -> dict[str, Any]:
+    """Read clip_range_vf, which follows clip_range's schedule here."""
+    if own is None:
+        return {}
+    if own.linear != clip.linear:
+        lost.append(
+            f"clip_range_vf {_said(own)}: a {own.schedule} schedule; in Isobatch it follows "
+            f"clip_range's, {clip.schedule}"
+        )
+    return {"clip_range_vf": own.start, "clip_vf_loss": "clipped"}
 
 
 def _a2c(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:

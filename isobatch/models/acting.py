@@ -16,7 +16,7 @@ from torch import Tensor
 from isobatch.envs.step import Observation
 from isobatch.models.actor_critic import ActorCritic
 from isobatch.models.agent import Agent
-from isobatch.models.encoders import MlpEncoder, ObservationEncoder
+from isobatch.models.encoders import MlpEncoder, only_mlp
 
 Prepare = Callable[[Observation], Observation]
 Act = Callable[[Observation], tuple[Tensor, Tensor | None]]
@@ -82,22 +82,31 @@ class Network(NamedTuple):
     """A small actor-critic in NumPy: views of one model's weights, or several models' stacked."""
 
     activation: str
-    hidden: list[Layer]
-    head: Layer
-    value: Layer | None
-    """None where the value function has an encoder of its own, and values cost extra."""
+    encoder: list[Layer]
+    policy: list[Layer]
+    """What follows for the policy: its own hidden layers and its head."""
+    value: list[Layer] | None
+    """The same for values; None where these have an encoder of their own, and cost extra."""
     free: np.ndarray | None
     """[..., 1, outputs]: policy parameters that are the same for every observation."""
 
     def __call__(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return policy parameters [..., N, P] and values [..., N] for vectors [..., N, D]."""
-        activate = ACTIVATIONS[self.activation]
-        for layer in self.hidden:
-            features = activate(_linear(features, layer))
-        params = _linear(features, self.head)
+        features = self._hidden(features, self.encoder)
+        params = self._headed(features, self.policy)
         if self.free is not None:
             params = np.concatenate([params, np.broadcast_to(self.free, params.shape)], -1)
-        return params, None if self.value is None else _linear(features, self.value)[..., 0]
+        return params, None if self.value is None else self._headed(features, self.value)[..., 0]
+
+    def _hidden(self, features: np.ndarray, layers: Sequence[Layer]) -> np.ndarray:
+        activate = ACTIVATIONS[self.activation]
+        for layer in layers:
+            features = activate(_linear(features, layer))
+        return features
+
+    def _headed(self, features: np.ndarray, layers: Sequence[Layer]) -> np.ndarray:
+        *hidden, head = layers
+        return _linear(self._hidden(features, hidden), head)
 
 
 def _linear(features: np.ndarray, layer: Layer) -> np.ndarray:
@@ -114,12 +123,13 @@ def _network(model: Agent) -> Network | None:
     mlp = _small_mlp(model.actor.encoder)
     if mlp is None:
         return None
-    free = model.actor.free
+    actor, free = model.actor, model.actor.free
+    value = [*model.value_hidden.linears, model.value_head]
     return Network(
         activation=mlp.activation.__name__,
-        hidden=[_weights(layer) for layer in mlp.linears],
-        head=_weights(model.actor.head),
-        value=None if model.critic_encoder is not None else _weights(model.value_head),
+        encoder=[_weights(layer) for layer in mlp.linears],
+        policy=[_weights(layer) for layer in (*actor.hidden.linears, actor.head)],
+        value=None if model.critic_encoder is not None else [_weights(layer) for layer in value],
         free=None if free is None else free.detach().numpy()[None],
     )
 
@@ -127,17 +137,18 @@ def _network(model: Agent) -> Network | None:
 def _stacked(networks: Sequence[Network]) -> Network:
     """Return networks of one architecture as one, along a new first axis."""
 
-    def stack(layers: list[Layer]) -> Layer:
-        weights, biases = zip(*layers, strict=True)
-        return np.stack(weights), np.stack(biases)
+    def stack(parts: Sequence[list[Layer]]) -> list[Layer]:
+        return [
+            (np.stack([weight for weight, _ in same]), np.stack([bias for _, bias in same]))
+            for same in zip(*parts, strict=True)
+        ]
 
-    first = networks[0]
     values = [each.value for each in networks if each.value is not None]
     free = [each.free for each in networks if each.free is not None]
     return Network(
-        activation=first.activation,
-        hidden=[stack([each.hidden[k] for each in networks]) for k in range(len(first.hidden))],
-        head=stack([each.head for each in networks]),
+        activation=networks[0].activation,
+        encoder=stack([each.encoder for each in networks]),
+        policy=stack([each.policy for each in networks]),
         value=stack(values) if values else None,
         free=np.stack(free) if free else None,
     )
@@ -145,12 +156,8 @@ def _stacked(networks: Sequence[Network]) -> Network:
 
 def _small_mlp(encoder: torch.nn.Module) -> MlpEncoder | None:
     """Return the encoder's MLP if it is nothing else, of operations NumPy has."""
-    if not isinstance(encoder, ObservationEncoder) or encoder.image is not None:
-        return None
-    mlp = encoder.vector
-    if mlp is None or mlp.norms is not None:
-        return None
-    return mlp if mlp.activation.__name__ in ACTIVATIONS else None
+    mlp = only_mlp(encoder)
+    return mlp if mlp is not None and mlp.is_plain else None
 
 
 def _weights(layer: torch.nn.Linear) -> Layer:

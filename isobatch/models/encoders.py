@@ -29,7 +29,8 @@ class Encoder(nn.Module):
     def activations(self, observation: Any) -> list[Tensor]:
         """Return what hidden layers give after their nonlinearity, [B, H] or [B, C, ...] each.
 
-        The features are the last. Of a module that nothing is known of they are all there is.
+        The features are the last, if there is a layer. Of a module that nothing is known of they
+        are all there is.
         """
         return [self(observation)]
 
@@ -43,14 +44,14 @@ def _normed(rows: Tensor, norm: nn.Module) -> Tensor:
 
 
 class MlpEncoder(Encoder):
-    """Linear layers with an activation after each; [B, D] -> [B, hidden_sizes[-1]].
+    """Linear layers with an activation after each; [B, D] -> [B, widths[-1]], without any [B, D].
 
-    With the weights of S such encoders stacked (`linear`), [S, B, D] -> [S, B, hidden_sizes[-1]].
+    With the weights of S such encoders stacked (`linear`), [S, B, D] -> [S, B, widths[-1]].
     """
 
-    def __init__(self, n_inputs: int, model: Model) -> None:
+    def __init__(self, n_inputs: int, widths: Sequence[int], model: Model) -> None:
         super().__init__()
-        sizes = (n_inputs, *model.hidden_sizes)
+        sizes = (n_inputs, *widths)
         self.layers = nn.ModuleList(
             initialise(nn.Linear(before, after), model.init) for before, after in pairwise(sizes)
         )
@@ -60,8 +61,11 @@ class MlpEncoder(Encoder):
 
     def forward(self, vector: Tensor) -> Tensor:
         """Encode vectors; plain functions, as nested modules cost more than they compute here."""
-        if self.is_plain_stack:
-            return stacked(vector, self.linears, activation=self.activation.__name__)
+        linears = self.linears
+        if not linears:
+            return vector
+        if self.is_plain and linears[0].weight.ndim == 3:
+            return stacked(vector, linears, activation=self.activation.__name__)
         return self.activations(vector)[-1]
 
     def activations(self, observation: Tensor) -> list[Tensor]:
@@ -75,10 +79,9 @@ class MlpEncoder(Encoder):
         return found[1:]
 
     @property
-    def is_plain_stack(self) -> bool:
-        """Say whether its weights are stacked, and it is nothing but layers and activations."""
-        plain = self.norms is None and self.activation.__name__ in ("tanh", "relu")
-        return plain and self.linears[0].weight.ndim == 3
+    def is_plain(self) -> bool:
+        """Say whether it is nothing but layers and tanh or ReLU, which have faster ways."""
+        return self.norms is None and self.activation.__name__ in ("tanh", "relu")
 
     @property
     def linears(self) -> list[nn.Linear]:
@@ -270,7 +273,9 @@ class ObservationEncoder(Encoder):
     def __init__(self, layout: ObservationLayout, model: Model) -> None:
         super().__init__()
         self.image = _image_encoder(layout.image, model) if layout.image else None
-        self.vector = MlpEncoder(layout.vector, model) if layout.vector else None
+        self.vector = (
+            MlpEncoder(layout.vector, model.hidden_sizes, model) if layout.vector else None
+        )
         self.n_features = sum(part.n_features for part in (self.image, self.vector) if part)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
@@ -284,24 +289,32 @@ class ObservationEncoder(Encoder):
 
     def activations(self, observation: dict[str, Tensor]) -> list[Tensor]:
         """Return those of both parts, and the features."""
-        image, vector = list[Tensor](), list[Tensor]()
-        if self.image is not None:
-            *image, last = self.image.activations(observation["image"])
+        vector = list[Tensor]()
         if self.vector is not None:
             vector = self.vector.activations(observation["vector"])
         if self.image is None:
             return vector
-        return [*image, *vector[:-1], torch.cat([last, *vector[-1:]], 1)]
+        *image, last = self.image.activations(observation["image"])
+        beside = vector[-1:] if vector or self.vector is None else [observation["vector"]]
+        return [*image, *vector[:-1], torch.cat([last, *beside], 1)]
 
 
-def headed(encoder: nn.Module, head: nn.Linear, observation: dict[str, Tensor]) -> Tensor:
-    """Return head(encoder(observation)), of stacked MLPs by one operation."""
+def only_mlp(encoder: nn.Module) -> MlpEncoder | None:
+    """Return the MLP that an encoder of vectors is, None of any other."""
     if isinstance(encoder, ObservationEncoder) and encoder.image is None:
-        mlp = encoder.vector
-        if mlp is not None and mlp.is_plain_stack:
-            kind = mlp.activation.__name__
-            return stacked(observation["vector"], mlp.linears, head, kind)
-    return linear(encoder(observation), head)
+        return encoder.vector
+    return None
+
+
+def headed(
+    encoder: nn.Module, own: MlpEncoder, head: nn.Linear, observation: dict[str, Tensor]
+) -> Tensor:
+    """Return head(own(encoder(observation))), of stacked MLPs by one operation."""
+    mlp = only_mlp(encoder)
+    if mlp is not None and mlp.is_plain and head.weight.ndim == 3:
+        layers = [*mlp.linears, *own.linears]
+        return stacked(observation["vector"], layers, head, mlp.activation.__name__)
+    return linear(own(encoder(observation)), head)
 
 
 class CustomEncoder(Encoder):

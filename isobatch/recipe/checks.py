@@ -39,7 +39,7 @@ Whole = Annotated[int, Bound(lambda x: x >= 0, "must not be negative")]
 Count = Annotated[int, Bound(lambda x: x >= 1, "must be at least 1")]
 Seed = Annotated[int, Bound(lambda x: 0 <= x < 1 << 63, "must not be negative, and below 2^63")]
 Widths = Annotated[
-    tuple[int, ...], Bound(lambda x: bool(x) and min(x) > 0, "must be positive whole numbers")
+    tuple[int, ...], Bound(lambda x: all(each > 0 for each in x), "must be positive whole numbers")
 ]
 HALF = re.compile(r"[\ud800-\udfff]")
 """Half a character: JSON and YAML can spell it, no file can hold it."""

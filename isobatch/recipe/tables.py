@@ -110,7 +110,12 @@ class Model:
     """One encoder for policy and value (shared), one each (dual), or one shared whose gradient
     from the value loss is stopped (detach)."""
     hidden_sizes: Widths = (64, 64)
-    """Widths of the MLP's hidden layers."""
+    """Widths of the MLP's hidden layers; none: no hidden layer."""
+    policy_hidden_sizes: Widths = ()
+    """Widths of further hidden layers that only the policy has, after the encoder. With an empty
+    hidden_sizes they are all of its layers, so that policy and value may have different widths."""
+    value_hidden_sizes: Widths = ()
+    """Widths of further hidden layers that only the value function has, after the encoder."""
     activation: Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"] = "tanh"
     """Activation function of the MLP, with PyTorch's defaults."""
     layer_norm: bool = False
@@ -151,6 +156,13 @@ class Objective:
     """PPO's clipping epsilon."""
     clip_range_schedule: Schedule = "constant"
     """Constant, or linear decay to 0 over the budget in environment steps."""
+    clip_range_vf: Positive | None = None
+    """Clip values in their loss to within this of what they were when acting; none: no clipping.
+    Depends on the scale of rewards; follows clip_range_schedule."""
+    clip_vf_loss: Literal["max", "clipped"] = "max"
+    """With clip_range_vf: the larger of the clipped and the unclipped value's squared errors (max,
+    as in Baselines, CleanRL and rsl_rl), or that of the clipped value alone (clipped, as in
+    SB3)."""
     kl_coef: NotNegative = 1.0
     """Coefficient of the KL penalty, beta."""
     kl_estimator: Literal["squared", "exact"] = "squared"

@@ -45,7 +45,7 @@ NUMBERS = (
     *COEFFICIENTS, "learning_rate", "adam_beta1", "adam_beta2", "adam_eps", "rms_decay", "momentum",
     "max_grad_norm", "gamma", "gae_lambda", "clip_range", "target_kl", "advantage_decay",
     "proximal_decay", "reward_gamma", "reward_clip", "total_timesteps", "seed", "epsilon_start",
-    "epsilon_end", "epsilon_fraction",
+    "epsilon_end", "epsilon_fraction", "log_std_init",
 )  # fmt: skip
 """What may differ between the runs of a cohort."""
 COMPILED_AS = 5

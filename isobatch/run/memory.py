@@ -34,13 +34,16 @@ def refuse_too_large(recipe: Recipe, layout: ObservationLayout | None = None) ->
             f"{size(free)} is available",
             field="n_envs",
         )
-    weights = sum(a * b for a, b in pairwise(recipe.model.hidden_sizes))
-    if weights * WEIGHT_BYTES > free:
-        raise UserError(
-            f"hidden_sizes {' '.join(map(str, recipe.model.hidden_sizes))} take "
-            f"{size(weights * WEIGHT_BYTES)} of memory or more; {size(free)} is available",
-            field="hidden_sizes",
-        )
+    model = recipe.model
+    for name in ("policy_hidden_sizes", "value_hidden_sizes"):
+        widths = (*model.hidden_sizes, *getattr(model, name))
+        weights = sum(a * b for a, b in pairwise(widths))
+        if weights * WEIGHT_BYTES > free:
+            raise UserError(
+                f"hidden layers of {' '.join(map(str, widths))} take "
+                f"{size(weights * WEIGHT_BYTES)} of memory or more; {size(free)} is available",
+                field=name if getattr(model, name) else "hidden_sizes",
+            )
 
 
 def _observation_bytes(layout: ObservationLayout | None) -> int:

@@ -28,7 +28,7 @@ from isobatch.diagnostics.networks import mean_magnitudes
 from isobatch.experience import Rollout
 from isobatch.models import ActorCritic, Agent
 from isobatch.models.agent import evaluation_mode
-from isobatch.models.encoders import Encoder
+from isobatch.models.encoders import Encoder, MlpEncoder
 from isobatch.models.q_network import QNetwork
 from isobatch.noise.samples import norms, output_of
 from isobatch.recipe import Recipe
@@ -56,6 +56,8 @@ class Part(NamedTuple):
     suffix: str
     """What its columns end with: nothing where there is one network."""
     encoder: Encoder
+    own: MlpEncoder | None
+    """Hidden layers after the encoder: the policy's, where the encoder is shared."""
     parameters: slice
     """Where its parameters are in the flat vector."""
 
@@ -123,8 +125,8 @@ class Monitor:
         """Of each network's activations on the held-out observations."""
         prepared = state.observation_normalizer(state.seen.held)
         found: Columns = {}
-        for suffix, encoder, _ in self._parts:
-            features, magnitudes = _activations(encoder, prepared)
+        for part in self._parts:
+            suffix, (features, magnitudes) = part.suffix, _activations(part, prepared)
             spectrum = singular_values(features)
             found[f"feature_rank{suffix}"] = feature_rank(spectrum)
             if self._level == "full":
@@ -156,23 +158,29 @@ def interval(recipe: Recipe) -> int:
 def parts(model: Agent) -> list[Part]:
     """Return the networks of a model, each with its parameters in the flat vector."""
     if isinstance(model, QNetwork):
-        return [Part("", model.encoder, slice(None))]
+        return [Part("", model.encoder, None, slice(None))]
     if not isinstance(model, ActorCritic):
         return []
     if model.critic_encoder is None:
-        return [Part("", model.actor.encoder, slice(None))]
+        return [Part("", model.actor.encoder, model.actor.hidden, slice(None))]
     # The policy's come first: the model registers it before the critic.
     size = sum(each.numel() for each in model.actor.parameters() if each.requires_grad)
-    actor = Part("_actor", model.actor.encoder, slice(0, size))
-    return [actor, Part("_critic", model.critic_encoder, slice(size, None))]
+    actor = Part("_actor", model.actor.encoder, model.actor.hidden, slice(0, size))
+    return [actor, Part("_critic", model.critic_encoder, model.value_hidden, slice(size, None))]
 
 
-def _activations(encoder: Encoder, observations: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Return features [H, F], and of each layer the units' mean magnitudes, [chunks, units]."""
+def _activations(part: Part, observations: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Return features [H, F], and of each layer the units' mean magnitudes, [chunks, units].
+
+    The features are what the head sees: without hidden layers the observations.
+    """
     features, magnitudes = list[Tensor](), list[list[Tensor]]()
     for rows in _chunks(observations):
-        layers = encoder.activations(rows)
-        features.append(layers[-1])
+        layers = part.encoder.activations(rows)
+        encoded = layers[-1] if layers else part.encoder(rows)
+        own = [] if part.own is None else part.own.activations(encoded)
+        layers = [*layers, *own]
+        features.append(layers[-1] if layers else encoded)
         magnitudes.append([mean_magnitudes(layer) for layer in layers])
     return torch.cat(features), [torch.stack(layer) for layer in zip(*magnitudes, strict=True)]
 

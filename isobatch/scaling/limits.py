@@ -134,6 +134,17 @@ def _stops_at_kl(recipe: Recipe, factors: Factors) -> str | None:
     )
 
 
+def _clipped_values(recipe: Recipe, factors: Factors) -> str | None:
+    bound = recipe.objective.clip_range_vf
+    if bound is None or factors.iter == 1 or not recipe.algorithm.policy_gradient:
+        return None
+    return (
+        f"clip_range_vf {bound:g} limits how far values move in an iteration, now "
+        f"{factors.new.rollout_size:,} rows instead of {factors.old.rollout_size:,}: over the same "
+        f"data they can move {factors.iter:.3g} times as far"
+    )
+
+
 def _staleness(recipe: Recipe, factors: Factors) -> str | None:
     staleness = recipe.objective.staleness
     if not staleness or factors.iter == 1:
@@ -192,6 +203,7 @@ LIMITS: list[Limit] = [
 """What may change learning, the most important first."""
 DETAILS: list[Limit] = [
     _step_limited_from_acting,
+    _clipped_values,
     _lookahead,
     _normalized_in_minibatches,
     _normalized_over_rollouts,

@@ -44,8 +44,10 @@ SCRIPTS = {
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_arguments_come_back(script):
     imported = comes_back("cleanrl", SCRIPTS[script])
-    assert len(imported.unknown) == 1
-    assert imported.unknown[0].startswith("clip_vloss True")
+    assert imported.unknown == []
+    objective = imported.recipe.objective
+    assert objective.clip_range_vf == SCRIPTS[script]["clip_coef"]
+    assert objective.clip_vf_loss == "max"
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -87,6 +89,7 @@ def test_the_command_is_read_as_it_was_typed():
     given = exchange.arguments("cleanrl", words.split())
     imported = exchange.read("cleanrl", given)
     assert imported.unknown == []
+    assert imported.recipe.objective.clip_range_vf is None
     assert imported.recipe.env == "PongNoFrameskip-v4"
     assert imported.recipe.batch.n_envs == 8
     moved = imported.recipe.replace(n_envs=16)

@@ -69,7 +69,10 @@ def test_unknown_key_names_the_nearest(source, key, message):
         ("sb3", {"n_timesteps": 1, "total_timesteps": 2}, "are the same; give one"),
         ("sb3", {"policy_kwargs": "dict(net_arch="}, "policy_kwargs must be a dictionary"),
         ("sb3", {"policy_kwargs": "dict(net_arch=['a'])"}, "net_arch must be a list of widths"),
-        ("sb3", {"policy_kwargs": "dict(net_arch=[])"}, "net_arch must have at least one layer"),
+        ("sb3", {"policy_kwargs": "dict(net_arch=dict(qf=[8]))"}, "net_arch must be a list of wid"),
+        ("sb3", {"policy_kwargs": "dict(net_arch=[0])"}, "sb3: hidden_sizes must be positive"),
+        ("sb3", {"policy_kwargs": "dict(ortho_init=2)"}, "ortho_init must be true or false, got 2"),
+        ("sb3", {"policy_kwargs": "dict(log_std_init='x')"}, "log_std_init must be a number"),
         ("sb3", {"policy_kwargs": "dict(optimizer_kwargs=dict(betas=1))"}, "optimizer_kwargs must"),
         ("zoo", {"normalize": "dict(norm_obs='x')"}, "zoo: norm_obs must be true or false"),
         ("cleanrl", {"clip_coef": 0}, "cleanrl: clip_coef must be positive"),
@@ -212,7 +215,7 @@ BATCHES = st.builds(
     lambda envs, width, parts, epochs: Batch(envs, width * parts, parts, epochs),
     st.integers(1, 64), st.integers(1, 64), st.integers(1, 16), st.integers(1, 20),
 )  # fmt: skip
-WIDTHS = st.lists(st.integers(1, 512), min_size=1, max_size=4).map(tuple)
+WIDTHS = st.lists(st.integers(1, 512), max_size=4).map(tuple)
 ACTIVATIONS = st.sampled_from(["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"])
 LOG_STD = st.just(0.0) | st.floats(-5, -1e-3)
 ADVANTAGES = st.sampled_from(["minibatch", "none"])
@@ -222,7 +225,8 @@ SB3 = COMMON | TARGET | BETAS | {
     "total_timesteps": st.integers(1, 10**9), "learning_rate_schedule": SCHEDULE,
     "clip_range_schedule": SCHEDULE, "advantage_normalization": ADVANTAGES, "adam_eps": positive,
     "hidden_sizes": WIDTHS, "activation": ACTIVATIONS, "log_std_init": LOG_STD,
-    "init": st.sampled_from(["orthogonal", "torch"]),
+    "init": st.sampled_from(["orthogonal", "torch"]), "clip_vf_loss": st.just("clipped"),
+    "clip_range_vf": positive,
 }  # fmt: skip
 SAYABLE = {
     "sb3": SB3,

@@ -80,7 +80,9 @@ def test_configurations_come_back(given):
     imported = comes_back("rsl_rl", {"num_envs": 4096, **given})
     told = [line.split(" ", 1)[0] for line in imported.unknown]
     obs = ["obs_groups"] if given is NEWEST else []
-    assert told == ["algorithm.schedule", *obs, "algorithm.use_clipped_value_loss"]
+    assert told == ["algorithm.schedule", *obs]
+    objective = imported.recipe.objective
+    assert (objective.clip_range_vf, objective.clip_vf_loss) == (0.2, "max")
 
 
 @pytest.mark.parametrize("given", CONFIGURATIONS)
@@ -130,6 +132,15 @@ def test_the_actions_begin_with_their_deviation_in_either_layout():
         exchange.read("rsl_rl", given)
 
 
+def test_actor_and_critic_have_their_own_widths():
+    given = {"num_envs": 64, **copy.deepcopy(EXAMPLE)}
+    given["runner"]["policy"]["critic_hidden_dims"] = [512, 8]
+    model = comes_back("rsl_rl", given).recipe.model
+    assert model.hidden_sizes == ()
+    assert model.policy_hidden_sizes == (256, 256, 256)
+    assert model.value_hidden_sizes == (512, 8)
+
+
 @pytest.mark.parametrize(("theirs", "ours"), [("swish", "silu"), ("lrelu", "leaky_relu")])
 def test_activations_have_their_names(theirs, ours):
     given = {"num_envs": 64, **copy.deepcopy(EXAMPLE)}
@@ -169,7 +180,6 @@ def test_defaults_that_changed_between_versions_must_be_given():
         ("algorithm", "rnd_cfg", {"weight": 0.5}, "algorithm.rnd_cfg: random network distillation"),
         ("algorithm", "optimizer", "adamw", "algorithm.optimizer adamw"),
         ("algorithm", "use_mixed_precision", True, "algorithm.use_mixed_precision True"),
-        ("policy", "critic_hidden_dims", [8], "policy.critic_hidden_dims [8]"),
         ("policy", "activation", "selu", "policy.activation selu"),
         ("policy", "class_name", "ActorCriticRecurrent", "policy.class_name"),
         ("policy", "critic_obs_normalization", True, "policy.critic_obs_normalization True"),

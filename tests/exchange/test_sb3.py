@@ -83,6 +83,60 @@ def test_classes_and_dictionaries_are_read_like_their_text():
     assert (model.hidden_sizes, model.activation) == ((32,), "relu")
 
 
+@pytest.mark.parametrize(
+    ("policy", "net_arch", "layers"),
+    [
+        ("MlpPolicy", "[8]", ("dual", (8,), (), ())),
+        ("MlpPolicy", "[]", ("dual", (), (), ())),
+        ("MlpPolicy", "dict(pi=[8], vf=[9, 8])", ("dual", (), (8,), (9, 8))),
+        ("MlpPolicy", "dict(vf=[9])", ("dual", (), (), (9,))),
+        ("CnnPolicy", "[8]", ("shared", (64, 64), (8,), (8,))),
+        ("CnnPolicy", "dict(pi=[8], vf=[9])", ("shared", (64, 64), (8,), (9,))),
+        ("CnnPolicy", "[]", ("shared", (64, 64), (), ())),
+    ],
+)
+def test_layers_are_read_and_written(policy, net_arch, layers):
+    given = {"policy": policy, "policy_kwargs": f"dict(net_arch={net_arch})"}
+    imported = comes_back("sb3", given)
+    assert imported.unknown == []
+    model = imported.recipe.model
+    found = (model.architecture, model.hidden_sizes, model.policy_hidden_sizes,
+             model.value_hidden_sizes)  # fmt: skip
+    assert found == layers
+
+
+def test_layers_that_were_shared_before_sb3_1_8():
+    given = {"policy_kwargs": "dict(net_arch=[64, dict(pi=[32], vf=[16])])"}
+    imported = exchange.read("sb3", given)
+    assert imported.unknown == []
+    model = imported.recipe.model
+    assert (model.architecture, model.hidden_sizes) == ("shared", (64,))
+    assert (model.policy_hidden_sizes, model.value_hidden_sizes) == ((32,), (16,))
+    # The SB3 of today has no such networks.
+    assert any("architecture shared" in line for line in exchange.write("sb3", imported.recipe)[1])
+
+
+def test_networks_that_are_the_same_are_not_missing():
+    recipe = Recipe(env="CartPole-v1").replace(
+        hidden_sizes=(8,), policy_hidden_sizes=(4,), value_hidden_sizes=(2,),
+        advantage_normalization="minibatch",
+    )  # fmt: skip
+    exported = exchange.write("sb3", recipe)
+    assert exported.missing == []
+    assert exported.given["policy_kwargs"] == "dict(net_arch=dict(pi=[8, 4], vf=[8, 2]))"
+
+
+@pytest.mark.parametrize("bound", [0.3, "lin_0.3"])
+def test_clipped_values_are_read(bound):
+    given = {"clip_range": "lin_0.2" if bound == "lin_0.3" else 0.2, "clip_range_vf": bound}
+    imported = comes_back("sb3", given)
+    assert imported.unknown == []
+    objective = imported.recipe.objective
+    assert (objective.clip_range_vf, objective.clip_vf_loss) == (0.3, "clipped")
+    larger = exchange.write("sb3", imported.recipe.replace(clip_vf_loss="max"))
+    assert larger.missing == ["clip_vf_loss max: reads back from sb3 as clipped"]
+
+
 def test_the_beginning_is_read():
     given = {"policy_kwargs": "dict(ortho_init=False, log_std_init=-2, activation_fn=nn.GELU)"}
     imported = comes_back("sb3", given)
@@ -120,7 +174,7 @@ def test_a_minibatch_larger_than_the_rollout_is_the_rollout():
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"clip_range_vf": 0.2}, "clip_range_vf 0.2: value function clipping"),
+        ({"clip_range_vf": "lin_0.2"}, "clip_range_vf lin_0.2: a linear schedule; in Isobatch"),
         ({"use_sde": True}, "use_sde True: state-dependent exploration"),
         ({"sde_sample_freq": 4}, "sde_sample_freq 4: how often"),
         ({"device": "cuda:1"}, "device cuda:1: Isobatch has"),
@@ -129,11 +183,11 @@ def test_a_minibatch_larger_than_the_rollout_is_the_rollout():
         ({"policy_kwargs": "dict(activation_fn=nn.Mish)"}, "policy_kwargs activation_fn nn.Mish"),
         ({"policy_kwargs": "dict(features_extractor_class=os.system)"},
          "policy_kwargs features_extractor_class os.system"),
-        ({"policy_kwargs": "dict(net_arch=dict(pi=[8], vf=[9]))"}, "policy_kwargs net_arch vf"),
         ({"policy_kwargs": "dict(optimizer_class=th.optim.SGD)"}, "policy_kwargs optimizer_class"),
         ({"policy_kwargs": "dict(optimizer_kwargs=dict(eps=1e-5, weight_decay=1))"},
          "policy_kwargs optimizer_kwargs weight_decay 1"),
-        ({"policy": "CnnPolicy", "policy_kwargs": "dict(net_arch=[8])"}, "policy_kwargs net_arch"),
+        ({"policy": "CnnPolicy", "policy_kwargs": "dict(net_arch=[8, dict(pi=[4], vf=[2])])"},
+         "policy_kwargs net_arch [8]: layers that policy and value share"),
         ({"algo": "a2c", "policy_kwargs": "dict(optimizer_kwargs=dict(eps=1e-5))"},
          "policy_kwargs optimizer_kwargs"),
     ],

@@ -142,7 +142,6 @@ def entries(tmp_path):
         ("BreakoutNoFrameskip-v4", []),
         ("HalfCheetah-v4", []),
         ("CarRacing-v2", [
-            "policy_kwargs net_arch", "policy_kwargs activation_fn nn.GELU",
             "env_wrapper {'rl_zoo3.wrappers.FrameSkip': {'skip': 2}}", "frame_stack 2",
             "use_sde True", "sde_sample_freq 4",
         ]),

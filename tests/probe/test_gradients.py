@@ -52,7 +52,7 @@ def test_scaled_by_advantages_their_mean_is_the_gradient_training_takes(objectiv
     rollout = experience(state)
     advantages = torch.randn(rollout.rewards.shape, generator=torch.Generator().manual_seed(2))
     targets = advantages + rollout.values[:-1]
-    gather = Gathering(state, rollout, advantages, targets, 0.2)
+    gather = Gathering(state, rollout, advantages, targets, {"clip_range": 0.2})
     samples = gather(torch.arange(advantages.numel()))
     policy, _ = terms(state.model, samples, recipe.objective, state.model.distribution, False)
     value = losses.value_loss(state.model(samples.observation)[1], samples.targets)
