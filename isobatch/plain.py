@@ -31,6 +31,8 @@ LARGEST = 1 << 63
 """Whole numbers are below, and not below its negative: TOML's own range."""
 YAML_TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "merge", "value")
 """Of tag:yaml.org,2002; others ask for objects."""
+PYTHON_TABLE, PYTHON_TUPLE = "python/object/apply:collections.OrderedDict", "python/tuple"
+"""How Python's yaml.dump writes two kinds of plain data: read as a table and a list."""
 
 
 def from_toml(text: str, source: str) -> dict[str, Any]:
@@ -65,7 +67,10 @@ def from_json(text: str, source: str, most: int = MOST_JSON) -> Any:
 
 
 def from_yaml(text: str, source: str) -> Any:
-    """Return what a YAML text holds. Dates are text, and tags that ask for objects are refused."""
+    """Return what a YAML text holds. Dates are text, and tags that ask for objects are refused.
+
+    All but Python's own for an OrderedDict and a tuple, which are read as the data they hold.
+    """
     import yaml
 
     _refuse_long(text, MOST_YAML, source)
@@ -86,6 +91,8 @@ def from_yaml(text: str, source: str) -> Any:
         first: [each for each in pairs if not each[0].endswith(":timestamp")]
         for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+    Loader.add_constructor(f"tag:yaml.org,2002:{PYTHON_TABLE}", _table)
+    Loader.add_constructor(f"tag:yaml.org,2002:{PYTHON_TUPLE}", _tuple)
     try:
         loader = Loader(text)
         node = loader.get_single_node()
@@ -107,6 +114,21 @@ def from_yaml(text: str, source: str) -> Any:
             raise _too_large(_long_line(source, text)) from None
         raise _malformed(source, "YAML", error) from None
     return _checked(data, source, text)
+
+
+def _table(loader: Any, node: Any) -> dict[str, Any]:
+    """Read the arguments of an OrderedDict, which are one list of pairs, as a table."""
+    arguments = loader.construct_sequence(node, deep=True)
+    pairs = arguments[0] if len(arguments) == 1 else None
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
+    ):
+        raise ValueError("an OrderedDict must hold one list of pairs")
+    return _each_once([(name, value) for name, value in pairs])
+
+
+def _tuple(loader: Any, node: Any) -> list[Any]:
+    return loader.construct_sequence(node, deep=True)
 
 
 def literal(text: str) -> Any:
@@ -218,7 +240,7 @@ def _children(node: Any) -> Iterator[Any]:
 
 def _refuse_tag(node: Any, place: str) -> None:
     tag = node.tag.removeprefix("tag:yaml.org,2002:")
-    if tag not in YAML_TAGS:
+    if tag not in (*YAML_TAGS, PYTHON_TABLE, PYTHON_TUPLE):
         raise UserError(f"{place}: not valid YAML: the tag {shown(tag)} is not read")
     if tag != "map" or not isinstance(node.value, list):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
 
 from isobatch import registry
@@ -108,6 +109,19 @@ def family_preset(family: str, env: str, algo: str = "ppo", **overrides: Any) ->
         age = recipe.batch.grad_steps_per_iteration / min(3, recipe.batch.n_epochs)
         recipe = recipe.replace(advantage_normalization="ewma", proximal_decay=age / (age + 1))
     return recipe.replace(**overrides)
+
+
+def quick_preset(env: str, algo: str = "ppo") -> Recipe:
+    """As `preset`, at once where the environment is one of those there usually are."""
+    family = listed_family(env)
+    return preset(env, algo) if family is None else family_preset(family, env, algo)
+
+
+def listed_family(env: str) -> str | None:
+    """Return an environment's family by the list of those there usually are, at once."""
+    listed = (resources.files("isobatch") / "families.txt").read_text("utf-8")
+    families = (line.split() for line in listed.splitlines())
+    return next((family for family, *ids in families if env in ids), None)
 
 
 def preset_name(family: str) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from isobatch import exchange, presets
-from isobatch.errors import UserError, printable
+from isobatch import exchange, importing, presets
+from isobatch.errors import UserError
 from isobatch.recipe import USERS_OWN, Recipe, as_flags
 from isobatch.recipe.checks import is_finite
 from isobatch.scaling import SIZES, Factors, Keep, Rescaled, advised_keep
@@ -91,7 +91,14 @@ def _find(
     if library is not None:
         if not isinstance(source, Mapping):
             raise UserError(f"the settings of {library} must be a dictionary")
-        return _imported(library, source, env)
+        found = importing.read(library, source, env)
+        return Source(
+            found.recipe,
+            format=library,
+            given=source,
+            unknown=found.unknown,
+            budget=found.budget,
+        )
     if isinstance(source, Mapping):
         raise UserError(f"whose settings? library must be one of {', '.join(exchange.formats())}")
     if isinstance(source, Recipe):
@@ -119,27 +126,11 @@ def train_file(recipe: Recipe, file: Path) -> list[str] | None:
     return shlex.split(reproduce.from_file(recipe, str(file)))
 
 
-def _imported(library: str, given: Mapping[str, Any], env: str | None) -> Source:
-    """Read another library's settings, and say what budget is assumed where they have none."""
-    recipe, unknown = exchange.read(library, given, env)
-    budget = ""
-    if key := exchange.missing_budget(library, given, env):
-        steps, whose = _assumed(recipe.env)
-        recipe, budget = recipe.replace(total_timesteps=steps), f"{whose}; {key}=N says another"
-    return Source(
-        recipe, format=library, given=given, unknown=tuple(map(printable, unknown)), budget=budget
-    )
-
-
-def _assumed(env: str) -> tuple[int, str]:
-    """Return the budget of an environment's preset, or else a usual one; and whose it is."""
-    try:
-        if env != USERS_OWN:
-            steps = presets.preset(env).total_timesteps
-            return steps, f"assumed, {env}'s preset"
-    except UserError:
-        pass  # An environment that is not known here.
-    return presets.GENERIC["total_timesteps"], "assumed"
+def saved(recipe: Recipe, file: Path) -> str:
+    """Return where a recipe was saved, and how to train it."""
+    command = train_file(recipe, file)
+    then = f"train with:\n{folded(command)}" if command else "to train it, give --env ID"
+    return f"saved to {file}; {then}"
 
 
 def _spoken(rescaled: Rescaled, found: Source, to: str | None) -> Rescaled:

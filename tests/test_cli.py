@@ -433,7 +433,7 @@ def test_a_family_whose_package_is_left_out_at_first_can_be_made():
 
 
 def test_the_families_that_help_knows_are_those_there_are():
-    listed = (Path(isobatch.__file__).parent / "cli" / "families.txt").read_text().splitlines()
+    listed = (Path(isobatch.__file__).parent / "families.txt").read_text().splitlines()
     known = {env: family for family, *ids in map(str.split, listed) for env in ids}
     assert known == {env: resolve(env).family for env in known}
     # Other tests register environments with Gymnasium, which help finds the long way.

@@ -27,8 +27,9 @@ On-policy reinforcement learning (PPO and relatives) in which the batch
   check RUN|STUDY         read every file and say whether it is intact
   verify RUN              train a run again and compare its metrics, bit by bit
   envs [NAME]             list environments, their families and presets
-  export RUN --to sb3     save a run's policy for Stable-Baselines3
 
+  import FORMAT FILE ENV  read another library's settings, or a trained policy
+  export RUN --to sb3     save a run's policy for Stable-Baselines3
   rescale RECIPE|RUN|ENV  adapt hyperparameters to another batch, with reasons
   show RECIPE|RUN|ENV     draw the batch: rollout, minibatches, updates
 
@@ -53,6 +54,7 @@ COMMANDS = {
     "eval": "isobatch.cli.evaluate:evaluate",
     "envs": "isobatch.cli.envs:envs",
     "export": "isobatch.cli.export:export",
+    "import": "isobatch.cli.import_settings:import_settings",
     "rescale": "isobatch.cli.rescale:rescale",
     "show": "isobatch.cli.show:show",
     "advise": "isobatch.cli.advise:advise",

@@ -11,6 +11,10 @@ from isobatch.text import say, wrapped
 
 SUFFIXES = {"sb3": ".zip", "cleanrl": ".cleanrl_model"}
 """Files of weights by the format that has them."""
+FORMS = (
+    "isobatch import sb3 FILE.zip ENV [--out RUN] [--normalizer FILE] [KEY=VALUE ...]",
+    "isobatch import cleanrl FILE.cleanrl_model ENV [--out RUN] [KEY=VALUE ...]",
+)
 
 
 def is_weights(word: str) -> bool:
@@ -25,10 +29,7 @@ def import_weights(arguments: list[str]) -> int:
         description="Make a run directory of a trained policy: its settings as the recipe, its "
         "weights, the optimiser's averages and the statistics of observations and rewards. No code "
         "in the file is run. KEY=VALUE are settings that the file does not tell.",
-        usage=usage(
-            "isobatch import sb3 FILE.zip ENV [--out RUN] [--normalizer FILE] [KEY=VALUE ...]",
-            "isobatch import cleanrl FILE.cleanrl_model ENV [--out RUN] [KEY=VALUE ...]",
-        ),
+        usage=usage(*FORMS),
     )
     parser.add_argument("format", choices=SUFFIXES, metavar="FORMAT", help=", ".join(SUFFIXES))
     parser.add_argument("file", type=Path, help="the saved policy")

@@ -11,7 +11,7 @@ from isobatch.errors import UserError
 from isobatch.plain import LARGEST
 from isobatch.scaling import KEEPS, SIZES, Rescaled
 from isobatch.scaling.limits import Caution
-from isobatch.text import folded, say
+from isobatch.text import say
 
 
 def rescale(arguments: list[str]) -> int:
@@ -53,7 +53,7 @@ def rescale(arguments: list[str]) -> int:
         "--from",
         dest="format",
         metavar="FORMAT",
-        help="convert from another library: sb3, zoo, cleanrl, rsl_rl or ppo-ewma",
+        help=f"convert from another library: {', '.join(exchange.formats())}",
     )
     parser.add_argument("--to", metavar="FORMAT", help="print the result in one of these formats")
     parser.add_argument("--env", metavar="ID", help="environment id, if the source has none")
@@ -84,9 +84,7 @@ def rescale(arguments: list[str]) -> int:
 
 def _saved(rescaled: Rescaled, file: Path, pasted: bool) -> Rescaled:
     """Return the answer with the saved recipe as what is trained, beside what is to be pasted."""
-    command = rescaling.train_file(rescaled.recipe, file)
-    then = f"train with:\n{folded(command)}" if command else "to train it, give --env ID"
-    said = f"saved to {file}; {then}"
+    said = rescaling.saved(rescaled.recipe, file)
     if pasted:
         return rescaled.asked_with(paste=f"{rescaled.asked.paste}\n\n{said}")
     # What is trained here lacks what the library alone has.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isobatch import exchange, importing
 from isobatch.cli.flags import Parser, add_env_flag, add_recipe_flags, given, usage, whole_number
 from isobatch.clock import OFF, Clock, process_seconds
 from isobatch.errors import UserError
 from isobatch.parent import ONE_THREAD
-from isobatch.presets import family_preset, preset
-from isobatch.recipe import Recipe, refuse_batch_size
+from isobatch.presets import preset, quick_preset
+from isobatch.recipe import USERS_OWN, Recipe, refuse_batch_size
 from isobatch.text import counted, say
 
 if TYPE_CHECKING:
@@ -26,14 +27,27 @@ def train(arguments: list[str]) -> int:
     if any(word == "--batch-size" or word.startswith("--batch-size=") for word in arguments):
         raise refuse_batch_size()
     env = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    base = _base_recipe(env, arguments)
+    imported = _imported(env, arguments)
+    base = _base_recipe(env, arguments) if imported is None else imported.recipe
     parser = Parser(
         prog=f"isobatch train {base.env if env else 'ENV'}",
         description="Train a policy. Every option overrides the environment's preset.",
-        usage=usage("isobatch train ENV [options]", "isobatch train --recipe FILE [options]"),
+        usage=usage(
+            "isobatch train ENV [options]",
+            "isobatch train --recipe FILE [options]",
+            "isobatch train [ENV] --from FORMAT [FILE] [KEY=VALUE ...] [options]",
+        ),
     )
     _add_output_flags(parser)
     parser.add_argument("--recipe", type=Path, metavar="FILE", help="read the recipe from a file")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        nargs="+",
+        metavar=("FORMAT", "FILE"),
+        help=f"read another library's settings ({', '.join(exchange.formats())}) from a file or "
+        "as key=value: see isobatch import",
+    )
     add_env_flag(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/...)")
     parser.add_argument(
@@ -45,6 +59,8 @@ def train(arguments: list[str]) -> int:
     add_recipe_flags(parser, base)
     parsed = parser.parse_args(arguments[1:] if env else arguments)
     recipe = base.replace(**given(parsed, base))
+    if imported is not None and not parsed.quiet:
+        say("\n".join([importing.headline(imported), *importing.losses(imported)]))
     if parsed.seeds is not None:
         _refuse_profile(parsed.profile, "--seeds")
         return _train_seeds(recipe, parsed.seeds, parsed.out, parsed.quiet, parsed.track)
@@ -145,8 +161,7 @@ def _base_recipe(env: str | None, arguments: list[str]) -> Recipe:
     algo = _value_of("--algo", arguments) or "ppo"
     if "--help" in arguments or "-h" in arguments:
         shown = env or "CartPole-v1"
-        family = _listed_family(shown)
-        return preset(shown, algo) if family is None else family_preset(family, shown, algo)
+        return quick_preset(shown, algo)
     if env is not None:
         return preset(env, algo)
     raise UserError(
@@ -154,11 +169,26 @@ def _base_recipe(env: str | None, arguments: list[str]) -> Recipe:
     )
 
 
-def _listed_family(env: str) -> str | None:
-    """Return an environment's family by the list of those there usually are, at once."""
-    listed = (resources.files("isobatch.cli") / "families.txt").read_text("utf-8")
-    families = (line.split() for line in listed.splitlines())
-    return next((family for family, *ids in families if env in ids), None)
+def _imported(env: str | None, arguments: list[str]) -> importing.Settings | None:
+    """Return another library's settings that --from names, which the flags override."""
+    if any(word.startswith("--from=") for word in arguments):
+        raise UserError("--from takes its words after a space: --from FORMAT FILE KEY=VALUE ...")
+    if "--from" not in arguments:
+        return None
+    if _value_of("--recipe", arguments) is not None:
+        raise UserError("--from and --recipe: give one of them")
+    rest = arguments[arguments.index("--from") + 1 :]
+    said = list(itertools.takewhile(lambda word: not word.startswith("--"), rest))
+    if not said:
+        raise UserError(f"--from needs a format ({', '.join(exchange.formats())}) and its settings")
+    found = importing.from_words(said[0], said[1:], env)
+    if found.asked is None:
+        from isobatch.envs.catalog import require_trusted
+
+        require_trusted(found.recipe.env, _value_of("--env", arguments))
+    if found.recipe.env == USERS_OWN:
+        raise UserError(f"which environment? isobatch train ENV --from {' '.join(said)}")
+    return found
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:

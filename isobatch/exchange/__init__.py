@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isobatch.errors import UserError, nearest
-from isobatch.exchange.arguments import parse_arguments
+from isobatch.exchange.arguments import Words, load_words, parse_arguments, split_words
 from isobatch.exchange.cleanrl import CleanRl
 from isobatch.exchange.differences import differences
 from isobatch.exchange.ppo_ewma import PpoEwma
@@ -36,7 +36,9 @@ class Imported(NamedTuple):
 
     recipe: Recipe
     unknown: list[str]
-    """A line for each thing that has no counterpart here, with what it does there."""
+    """A line for each thing that has no counterpart here, with what leaving it out does."""
+    notes: list[str]
+    """Lines on how it was read, and on how the library's scores were measured."""
 
 
 class Exported(NamedTuple):
@@ -65,6 +67,16 @@ def arguments(source: str, words: Sequence[str]) -> dict[str, Any]:
     return parse_arguments(_format(source), words)
 
 
+def parse_words(source: str, words: Sequence[str]) -> Words:
+    """Return the file, keys and environment of words, of which one may be an environment."""
+    return split_words(_format(source), words)
+
+
+def settings(source: str, words: Words) -> dict[str, Any]:
+    """Return a format's dictionary from words that were parsed: the file is read."""
+    return load_words(_format(source), words)
+
+
 def read(source: str, given: Mapping[str, Any], env: str | None = None) -> Imported:
     """Return the recipe of a format's dictionary.
 
@@ -72,7 +84,8 @@ def read(source: str, given: Mapping[str, Any], env: str | None = None) -> Impor
     """
     format = _format(source)
     recipe, unknown = build(format, format.flatten(given, env), env or USERS_OWN)
-    return Imported(recipe if env is None else recipe.replace(env=env), unknown)
+    recipe = recipe if env is None else recipe.replace(env=env)
+    return Imported(recipe, unknown, format.notes(given, recipe))
 
 
 def write(target: str, recipe: Recipe, given: Mapping[str, Any] | None = None) -> Exported:

@@ -5,19 +5,36 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from isobatch import files, plain
 from isobatch.errors import UserError, shown
+from isobatch.exchange.source import FILES
 from isobatch.exchange.table import Format
 
-FILES = (".json", ".yaml", ".yml")
 PAIR = re.compile(r"[A-Za-z_][\w.]*=")
+ENDINGS = (*FILES, ".py")
 
 
-def parse_arguments(format: Format, words: Sequence[str]) -> dict[str, Any]:
-    """Return the dictionary that words say; what stands beside a file replaces what it says."""
-    given: dict[str, Any] = {}
+class Words(NamedTuple):
+    """What words say."""
+
+    file: Path | None
+    said: dict[str, Any]
+    """Keys, each with the value that stands beside it."""
+    env: str | None
+    """A word by itself: the environment."""
+
+    @property
+    def again(self) -> list[str]:
+        """The same in one form, without the environment: the file, then pairs."""
+        pairs = [f"{name}={value}" for name, value in self.said.items()]
+        return [*([str(self.file)] if self.file else []), *pairs]
+
+
+def split_words(format: Format, words: Sequence[str]) -> Words:
+    """Return the file, the keys and the environment that words name."""
+    file: Path | None = None
+    env: str | None = None
     said: dict[str, Any] = {}
     rest = list(words)
     while rest:
@@ -32,32 +49,42 @@ def parse_arguments(format: Format, words: Sequence[str]) -> dict[str, Any]:
             _say(said, key, value)
         elif PAIR.match(word):
             _say(said, name, value)
-        elif word.endswith(FILES):
-            if given:
+        elif word.endswith(".py") and format.script:
+            said[format.script] = Path(word).stem
+        elif word.endswith(ENDINGS):
+            if file is not None:
                 raise UserError(f"{word}: only one file may be given")
-            given = load(Path(word)) | format.named(Path(word).stem)
-        elif word.endswith(".py"):
-            said["script"] = Path(word).stem
+            file = Path(word)
         elif Path(word).name not in ("python", "python3"):
-            raise UserError(
-                f"cannot read {shown(word)}: give key=value, --key value or one file "
-                f"({', '.join(FILES)})"
-            )
-    return given | said
+            if env is not None:
+                raise _unreadable(word)
+            env = word
+    return Words(file, said, env)
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Read a JSON or YAML file that holds a dictionary."""
-    read = plain.from_json if path.suffix == ".json" else plain.from_yaml
-    content = read(files.read_text(path), str(path))
-    if not isinstance(content, dict):
-        raise UserError(f"{path} does not contain a dictionary")
-    return {str(name): value for name, value in content.items()}
+def parse_arguments(format: Format, words: Sequence[str]) -> dict[str, Any]:
+    """Return the dictionary that words say; what stands beside a file replaces what it says."""
+    found = split_words(format, words)
+    if found.env is not None:
+        raise _unreadable(found.env)
+    return load_words(format, found)
+
+
+def load_words(format: Format, words: Words) -> dict[str, Any]:
+    """Return the dictionary of the words' file and keys."""
+    said = dict(words.said)
+    return (format.load(words.file, said) if words.file is not None else {}) | said
+
+
+def _unreadable(word: str) -> UserError:
+    return UserError(
+        f"cannot read {shown(word)}: give key=value, --key value or one file ({', '.join(FILES)})"
+    )
 
 
 def _begins(word: str) -> bool:
     """Say whether a word is one of its own, not the value of the flag before it."""
-    return word.startswith("--") or bool(PAIR.match(word)) or word.endswith((*FILES, ".py"))
+    return word.startswith("--") or bool(PAIR.match(word)) or word.endswith(ENDINGS)
 
 
 def _bare(format: Format, name: str) -> tuple[str, Any]:

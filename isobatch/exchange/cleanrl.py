@@ -119,6 +119,7 @@ class CleanRl(Format):
     always = ("exp_name", "env_id", "total_timesteps", "num_envs", "num_steps", "num_minibatches",
               "update_epochs", "learning_rate")  # fmt: skip
     derived = ("batch_size", "minibatch_size", "num_iterations")
+    script = "script"
 
     def table(self, flat: Mapping[str, Any]) -> Table:
         """The arguments, with the script's defaults."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from isobatch.batch import Batch
 from isobatch.errors import UserError
-from isobatch.exchange import networks
+from isobatch.exchange import networks, others
 from isobatch.exchange.table import HALVED, UNBOUNDED, Format, Key, Table, left_to_us
 from isobatch.exchange.values import (
     Scheduled,
@@ -91,10 +91,15 @@ class Sb3(Format):
     synonyms = MappingProxyType({"minibatch_size": "batch_size", "learning_rate": "learning_rate"})
 
     def flatten(self, given: Mapping[str, Any], env: str | None = None) -> dict[str, Any]:
-        """Take the budget by either of its names."""
+        """Take the budget by either of its names, and refuse other algorithms."""
         for name, alias in self.aliases.items():
             if name in given and alias in given:
                 raise UserError(f"{self.name}: {name} and {alias} are the same; give one")
+        others.refuse_algorithm(given.get("algo"), f"{self.name}: algo {given.get('algo')}")
+        for name in given:
+            others.refuse_key(name, self.name)
+            if name in A2C and name not in PPO and given.get("algo") != "a2c":
+                raise UserError(f"{self.name}: {name} is an argument of A2C: add algo=a2c")
         return {self.aliases.get(name, name): value for name, value in given.items()}
 
     def table(self, flat: Mapping[str, Any]) -> Table:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from isobatch.errors import UserError, nearest, shown
+from isobatch.exchange import source
 from isobatch.exchange.values import Reader
 from isobatch.recipe import Recipe
 
@@ -87,6 +89,8 @@ class Format(ABC):
     """Keys that mean a field of the recipe, or its minibatch_size, without being it one to one."""
     has_env: bool = True
     """True where the configuration names its environment."""
+    script: str = ""
+    """The key that the name of a Python file is, where that is a program and no configuration."""
 
     def flatten(self, given: Mapping[str, Any], env: str | None = None) -> dict[str, Any]:
         """Return the given dictionary as flat keys; `env` chooses where there are several."""
@@ -98,9 +102,14 @@ class Format(ABC):
         """Return flat keys in the format's own layout, that of `given` where there is one."""
         return flat
 
-    def named(self, stem: str) -> dict[str, Any]:
-        """Return the keys that a file's name says."""
-        return {}
+    def load(self, path: Path, said: dict[str, Any]) -> dict[str, Any]:
+        """Return the dictionary of a file.
+
+        `said` holds keys given beside it; those that choose a part of the file are taken from it.
+        """
+        if path.suffix == ".py":
+            raise UserError(f"{path}: {self.name} has no settings in Python files")
+        return source.load(path)
 
     @abstractmethod
     def table(self, flat: Mapping[str, Any]) -> Table:
@@ -112,6 +121,10 @@ class Format(ABC):
 
         What has no counterpart is added to `lost`, a line each.
         """
+
+    def notes(self, given: Mapping[str, Any], recipe: Recipe) -> list[str]:
+        """Return lines on how `given` was read as the recipe, beside what has no counterpart."""
+        return []
 
     @abstractmethod
     def values(self, recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:

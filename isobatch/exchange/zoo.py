@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from isobatch.errors import UserError, nearest, shown
+from isobatch.exchange import others, source
 from isobatch.exchange.sb3 import A2C, PPO, Sb3
 from isobatch.exchange.table import Key, Table
 from isobatch.exchange.values import Reader, anything, flag, number, optional, options, whole
@@ -58,6 +61,8 @@ class Zoo(Sb3):
         wanted = env or rest.get("env")
         if wanted is not None and not isinstance(wanted, str):
             raise UserError(f"zoo: env must be an environment's id, got {shown(wanted)}")
+        for name in itertools.chain(*entries.values()):
+            others.refuse_key(name, self.name)
         chosen = _choose(entries, wanted)
         own = {"env": chosen} if chosen != "atari" else {"env": wanted} if wanted else {}
         return super().flatten({**own, **entries[chosen], **rest})
@@ -76,9 +81,13 @@ class Zoo(Sb3):
         name = entries[0] if unnamed and len(entries) == 1 else env.removeprefix("python:")
         return {name: entry, **algo}
 
-    def named(self, stem: str) -> dict[str, Any]:
-        """The zoo's files are named after the algorithm."""
-        return {"algo": "a2c"} if stem == "a2c" else {}
+    def load(self, path: Path, said: dict[str, Any]) -> dict[str, Any]:
+        """Read a file of entries, which is named after its algorithm, or a run's config.yml."""
+        others.refuse_algorithm(path.stem, str(path))
+        content = super().load(path, said)
+        if path.stem == "config":
+            content |= _run(path.with_name("args.yml"))
+        return content | ({"algo": "a2c"} if path.stem == "a2c" else {})
 
     def table(self, flat: Mapping[str, Any]) -> Table:
         """SB3's keys and the zoo's own."""
@@ -107,6 +116,19 @@ class Zoo(Sb3):
         entry = {name: value for name, value in flat.items() if name not in ("env", "algo")}
         lines = [f"  {name}: {_yaml(value)}" for name, value in entry.items()]
         return "\n".join([f"{_yaml(env)}:", *lines])
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """Return what the arguments saved beside a run's config.yml add to it, if they are there."""
+    if not path.is_file():
+        return {}
+    arguments = source.load(path)
+    found = {name: arguments[name] for name in ("algo", "env") if arguments.get(name)}
+    if isinstance(steps := arguments.get("n_timesteps"), int) and steps > 0:
+        found["n_timesteps"] = steps  # Given by -n; what the entry says is not used.
+    if arguments.get("env_kwargs"):
+        found["env_kwargs"] = arguments["env_kwargs"]
+    return found
 
 
 def _entries(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

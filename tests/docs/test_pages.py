@@ -15,7 +15,7 @@ import isobatch
 from isobatch import cli, exchange
 from isobatch.cli.flags import Parser
 from isobatch.errors import UserError
-from isobatch.exchange.arguments import FILES
+from isobatch.exchange.source import FILES
 from isobatch.recipe import Recipe
 from isobatch.study import design
 

@@ -242,3 +242,51 @@ def test_the_text_is_yaml_the_zoo_reads():
     read = yaml.safe_load(exported.text)
     assert read == exported.given
     assert read["CartPole-v1"]["learning_rate"] == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sac", "SAC, which learns off-policy"),
+        ("td3", "TD3, which learns off-policy"),
+        ("dqn", "DQN, which learns off-policy"),
+        ("tqc", "TQC, which learns off-policy"),
+        ("ddpg", "DDPG, which learns off-policy"),
+        ("qrdqn", "QR-DQN, which learns off-policy"),
+        ("crossq", "CrossQ, which learns off-policy"),
+        ("her", "HER, which learns off-policy"),
+        ("trpo", "TRPO, which takes trust-region steps"),
+        ("ars", "ARS, which searches the weights at random"),
+        ("ppo_lstm", "recurrent PPO, which needs a recurrent network"),
+    ],
+)
+def test_files_of_other_algorithms_are_refused_by_name(entries, name, said):
+    with pytest.raises(UserError, match=rf"{name}\.yml is for {said}.*: Isobatch imports PPO"):
+        entries(f"{name}.yml", "Pendulum-v1:\n  n_timesteps: 20000\n  policy: MlpPolicy\n")
+    with pytest.raises(UserError, match=f"algo {name} is for {said}"):
+        exchange.read("zoo", {"algo": name, "n_timesteps": 20000})
+
+
+@pytest.mark.parametrize(
+    ("key", "whose"),
+    [
+        ("buffer_size", "off-policy"),
+        ("tau", "off-policy"),
+        ("cg_damping", "TRPO"),
+        ("n_delta", "ARS"),
+        ("model_class", "HER"),
+    ],
+)
+def test_what_only_other_algorithms_have_is_refused(key, whose):
+    for source in ("zoo", "sb3"):
+        with pytest.raises(UserError, match=f"{source}: {key} is an argument of {whose}"):
+            exchange.read(source, {key: 1})
+    # An entry without such a key is of the same algorithm as the others of its file.
+    file = {"Pendulum-v1": {"policy": "MlpPolicy"}, "Ant-v4": {key: 1}}
+    with pytest.raises(UserError, match=f"{key} is an argument of {whose}"):
+        exchange.read("zoo", file, "Pendulum-v1")
+
+
+def test_a2cs_arguments_ask_for_a2c():
+    with pytest.raises(UserError, match="use_rms_prop is an argument of A2C: add algo=a2c"):
+        exchange.read("zoo", {"use_rms_prop": True})
