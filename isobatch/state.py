@@ -95,7 +95,6 @@ class TrainState:
             model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         parameters = FlatParameters(model)
         settings, n_envs = recipe.normalize, recipe.batch.n_envs
-        width = observations.vector if settings.normalize_observations else None
         averaged = recipe.objective.advantage_normalization == "ewma"
 
         def another(wanted: bool) -> FlatOptimizer | None:
@@ -112,10 +111,8 @@ class TrainState:
             advantage_moments=AdvantageMoments(
                 recipe.objective.advantage_decay if averaged else 0.0
             ),
-            observation_normalizer=ObservationNormalizer(width, device),
-            reward_normalizer=RewardNormalizer(
-                n_envs, settings.reward_gamma, settings.reward_clip, device
-            ),
+            observation_normalizer=ObservationNormalizer.of(settings, observations.vector, device),
+            reward_normalizer=RewardNormalizer.of(settings, n_envs, device),
             action_generator=torch.Generator(device).manual_seed(recipe.seed),
             shuffle_generator=torch.Generator().manual_seed(recipe.seed + 1),
             episodes=EpisodeTracker(n_envs),
@@ -127,7 +124,7 @@ class TrainState:
     @property
     def actor(self) -> Single:
         """The policy as it acts in training."""
-        return Single(self.model, self.observation_normalizer, self.action_generator)
+        return Single(self.model, self.observation_normalizer, self.action_generator, trains=True)
 
     @property
     def has_images(self) -> bool:

@@ -45,6 +45,12 @@ def stop_after(count):
 
 CASES = {
     "ppo": {"normalize_observations": True, "normalize_rewards": True},
+    "by-step": {
+        "normalize_observations": True,
+        "normalize_rewards": True,
+        "update_statistics": "step",
+        "stagger": True,
+    },
     "ppo-ewma": {"algo": "ppo-ewma", "n_epochs": 1},
     "a2c": {"algo": "a2c", "n_minibatches": 1, "n_epochs": 1},
     "pqn": {"algo": "pqn"},

@@ -16,9 +16,7 @@ def flat_observations(state: TrainState, rollout: Rollout) -> Observation:
 
     Once for each rollout: the statistics stay as they are while it is learned from.
     """
-    return state.observation_normalizer(
-        {part: each[:-1].flatten(0, 1) for part, each in rollout.observations.items()}
-    )
+    return rollout.acted_on(state.observation_normalizer)
 
 
 def training_rewards(state: TrainState, rollout: Rollout) -> Tensor:

@@ -94,9 +94,9 @@ class Reinforce:
         old[n_old:] = False
         if not bool(old.any()):
             return None
-        model, prepare = self.state.model, self.state.observation_normalizer
-        rows = {part: seen[:-1][old] for part, seen in rollout.observations.items()}
-        params = chunked(lambda part: model.act(prepare(part))[0], rows, self.chunk_size)
+        model = self.state.model
+        rows = rollout.acted_on(self.state.observation_normalizer, old.flatten())
+        params = chunked(lambda part: model.act(part)[0], rows, self.chunk_size)
         logp = model.distribution.log_prob(params, rollout.actions[old])
         weights = torch.ones_like(rollout.logp)
         cap = self.state.recipe.objective.max_ratio

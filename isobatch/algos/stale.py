@@ -89,7 +89,6 @@ class Stale:
     @torch.no_grad()
     def _params_now(self, rollout: Rollout) -> Tensor:
         """Return the present policy's parameters [T, N, P], a chunk at a time."""
-        prepare, model = self.state.observation_normalizer, self.state.model
-        flat = {part: rows[:-1].flatten(0, 1) for part, rows in rollout.observations.items()}
-        params = chunked(lambda rows: model.act(prepare(rows))[0], flat, self.chunk_size)
+        model, rows = self.state.model, rollout.acted_on(self.state.observation_normalizer)
+        params = chunked(lambda part: model.act(part)[0], rows, self.chunk_size)
         return params.view(*rollout.logp.shape, -1)

@@ -12,7 +12,7 @@ from isobatch.envs import Observation
 from isobatch.models import Agent
 from isobatch.models.acting import Act, acting, acting_together
 from isobatch.models.distributions import Distribution
-from isobatch.normalize import ObservationNormalizer
+from isobatch.normalize import Following, ObservationNormalizer
 
 
 class Actor(Protocol):
@@ -37,14 +37,28 @@ class Actor(Protocol):
         """Return the values of the environments `wanted` [N] alone, of an observation [N, ...]."""
         ...
 
+    def following(self) -> Following | None:
+        """Return what takes in every step, where that is when its statistics are updated."""
+        ...
+
+    @property
+    def plain(self) -> Actor:
+        """The same on observations that are normalised already."""
+        ...
+
 
 class Single:
     """One policy, with its normalisation and its random numbers."""
 
     def __init__(
-        self, model: Agent, prepare: ObservationNormalizer, generator: torch.Generator
+        self,
+        model: Agent,
+        prepare: ObservationNormalizer,
+        generator: torch.Generator,
+        trains: bool = False,
     ) -> None:
-        self.model, self.prepare, self.generator = model, prepare, generator
+        """Who `trains` updates its statistics as it acts, where they are updated by step."""
+        self.model, self.prepare, self.generator, self.trains = model, prepare, generator, trains
         self.distribution = model.distribution
 
     def acting(self, n_envs: int) -> Act:
@@ -66,6 +80,16 @@ class Single:
         return self.model.values(
             self.prepare({part: rows[wanted] for part, rows in observation.items()})
         )
+
+    def following(self) -> Following | None:
+        """Follow every step in training alone."""
+        updated = self.trains and self.prepare.by_step and self.prepare.moments is not None
+        return Following(self.prepare) if updated else None
+
+    @property
+    def plain(self) -> Single:
+        """The same without normalisation."""
+        return Single(self.model, ObservationNormalizer(None), self.generator)
 
 
 class Several:
@@ -98,6 +122,15 @@ class Several:
             self.actors, self._shares(observation, 0), wanted.chunk(len(self.actors)), strict=True
         )
         return torch.cat([actor.values_where(share, which) for actor, share, which in shares])
+
+    def following(self) -> Following | None:
+        """Follow nothing: where statistics are updated by step, runs are trained alone."""
+        return None
+
+    @property
+    def plain(self) -> Several:
+        """The same without normalisation."""
+        return Several([each.plain for each in self.actors])
 
     def _shares(self, observation: Observation, dim: int) -> list[Observation]:
         parts = {part: rows.chunk(len(self.actors), dim) for part, rows in observation.items()}

@@ -15,6 +15,7 @@ from isobatch.errors import UserError
 from isobatch.experience.actor import Actor
 from isobatch.experience.copies import CopyWatch
 from isobatch.experience.rollout import Rollout
+from isobatch.normalize import Following
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Collector:
     observation: Observation = field(init=False)
     first: Tensor = field(init=False)
     steps_taken: int = 0
+    followed: bool = False
+    """Whether statistics that are updated by step have taken in `observation`."""
     on_actions: Callable[[Tensor, Tensor | None], None] | None = None
     """Is given the actions [T, N, K] of steps taken; with the restarts [N] before the only one."""
 
@@ -55,6 +58,7 @@ class Collector:
             n_steps, self.device, has_images=self.env.observation_layout.image is not None
         )
         record.see(self.observation)
+        follow = self._follow(actor)
         counted = 0
         with self.env.stepping():
             for t in range(n_steps):
@@ -66,12 +70,14 @@ class Collector:
                 self.observation = self._on_device(step.observation)
                 record.add(action, params, values, step)
                 record.see(self.observation)
+                if follow is not None:
+                    follow.see(self.observation, _acted_on_next(step))
                 if row_limit is not None:
                     counted += int(step.valid.sum())
         observations = record.observations()
         self._check_finite(record, observations)
         self.steps_taken += record.length
-        rollout = self._rollout(actor, record, observations)
+        rollout = self._rollout(actor, record, observations, follow)
         if self.on_actions is not None:
             self.on_actions(rollout.actions, None)
         self._copies.see(rollout)
@@ -89,7 +95,7 @@ class Collector:
         (noise,) = actor.noise(1, n_envs, self._float)
         action = actor.distribution.sample(actor.acting(n_envs)(self.observation)[0], noise)
         step = self.env.step(action) if restarted is None else self.env.restart(restarted, action)
-        self.observation = self._on_device(step.observation)
+        self.observation, self.followed = self._on_device(step.observation), False
         self.first = (step.terminated | step.truncated | ~step.valid).to(self.device)
         self.steps_taken += 1
         if self.on_actions is not None:
@@ -97,7 +103,10 @@ class Collector:
         return step.valid
 
     def repeat(self, actions: Tensor, restarted: Tensor | None) -> None:
-        """Take steps again, of actions [T, N, K] that were given to `on_actions`."""
+        """Take steps again, of actions [T, N, K] that were given to `on_actions`.
+
+        What they lead to has been taken into the statistics.
+        """
         with self.env.stepping():
             for action in actions:
                 step = (
@@ -106,6 +115,17 @@ class Collector:
                     else self.env.restart(restarted, action)
                 )
                 self.observation = self._on_device(step.observation)
+        self.followed = True
+
+    def _follow(self, actor: Actor) -> Following | None:
+        """Begin to take in every step where the statistics are updated by step."""
+        follow = actor.following()
+        if follow is not None and self.followed:
+            follow.remember()
+        elif follow is not None:
+            follow.see(self.observation)
+        self.followed = follow is not None
+        return follow
 
     def _step(self, action: Tensor, t: int) -> Step:
         began = time.perf_counter()
@@ -118,7 +138,16 @@ class Collector:
             self._refuse("an observation", self.observation, self.steps_taken + t)
             raise UserError(f"{self.env.name}, step {self.steps_taken + t}: {error}") from None
 
-    def _rollout(self, actor: Actor, record: Recorder, observations: Observation) -> Rollout:
+    def _rollout(
+        self,
+        actor: Actor,
+        record: Recorder,
+        observations: Observation,
+        follow: Following | None,
+    ) -> Rollout:
+        seen = observations
+        if follow is not None:
+            actor, seen = actor.plain, follow.seen(observations)
         actions, params = record.stacked("actions"), record.stacked("params")
         terminated, truncated = record.stacked("terminated"), record.stacked("truncated")
         valid, rewards = record.stacked("valid"), record.stacked("reward")
@@ -135,26 +164,29 @@ class Collector:
             actions=actions,
             params=params,
             logp=logp.view(rewards.shape),
-            values=self._values(actor, observations, record),
+            values=self._values(actor, seen, record),
             rewards=rewards,
             terminated=terminated,
             truncated=truncated,
             valid=valid,
             first=self._first_rows(done, valid),
-            final_values=self._final_values(actor, truncated, record),
+            final_values=self._final_values(actor, truncated, record, follow),
             scores=record.stacked("score") if "score" in record else rewards,
             over=over,
             dropped=dropped,
+            vectors=None if follow is None else seen["vector"],
         )
 
     def _values(self, actor: Actor, observations: Observation, record: Recorder) -> Tensor:
         """Return values [T+1, N]: those computed while acting, or all of them now, in chunks."""
         if "values" not in record:
             return actor.values(observations, self.chunk_size)
-        last = {part: rows[None] for part, rows in self.observation.items()}
+        last = {part: rows[-1:] for part, rows in observations.items()}
         return torch.cat([record.stacked("values"), actor.values(last, self.chunk_size)])
 
-    def _final_values(self, actor: Actor, truncated: Tensor, record: Recorder) -> Tensor | None:
+    def _final_values(
+        self, actor: Actor, truncated: Tensor, record: Recorder, follow: Following | None
+    ) -> Tensor | None:
         """Value the final observations of truncated episodes, where they were given apart."""
         if not record.finals:
             return None
@@ -162,7 +194,9 @@ class Collector:
         for t, final in record.finals.items():
             ended = truncated[t]
             if bool(ended.any()):
-                final_values[t, ended] = actor.values_where(self._on_device(final), ended)
+                seen = self._on_device(final)
+                seen = seen if follow is None else follow.seen_at(t + 1, seen)
+                final_values[t, ended] = actor.values_where(seen, ended)
         return final_values
 
     def _first_rows(self, done: Tensor, valid: Tensor) -> Tensor:
@@ -283,6 +317,15 @@ class Recorder:
             shape = (self._n_steps + 1, *row.shape)
             self._columns[name] = torch.empty(shape, dtype=row.dtype, device=self._device)
         self._columns[name][self.length] = row
+
+
+def _acted_on_next(step: Step) -> Tensor | None:
+    """Return where [N] a step's observation is acted on next; None: everywhere.
+
+    Where environments reset on the next step the final observation of an episode is not.
+    """
+    ended = step.terminated | step.truncated
+    return None if step.final is not None or not bool(ended.any()) else ~ended
 
 
 def _like(flags: Tensor, tensor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,9 @@ class Rollout:
     """[T, N]: log-probability under the policy as it was before this update; None: `logp`."""
     dropped: Tensor | None = None
     """[T, N] bool: the environment was replaced, its episode is lost; None: that cannot be."""
+    vectors: Tensor | None = None
+    """[T+1, N, D]: the vector part of `observations` normalised as it was acted on, where the
+    statistics were updated at every step; None: they are still those of acting."""
     collect_seconds: float = 0.0
     """Wall-clock time of collecting it; in a cohort, of collecting those of all its runs."""
     env_seconds: float = 0.0
@@ -74,6 +77,22 @@ class Rollout:
     def n_envs(self) -> int:
         """Environments, N."""
         return self.valid.shape[1]
+
+    def acted_on(
+        self, prepare: Callable[[Observation], Observation], rows: Tensor | None = None
+    ) -> Observation:
+        """Return the observations acted on, normalised: flat [T N, ...], or `rows` of these.
+
+        `prepare` normalises by the run's statistics, which stay as they are while it is learned
+        from, unless they were updated at every step.
+        """
+        parts = self.observations
+        if self.vectors is not None:
+            parts = parts | {"vector": self.vectors}
+        flat = {part: each[:-1].flatten(0, 1) for part, each in parts.items()}
+        if rows is not None:
+            flat = {part: each[rows] for part, each in flat.items()}
+        return prepare(flat) if self.vectors is None else flat
 
     def bootstrapped(self, rewards: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
         """Return (rewards, terminated) [T, N] for which the value that follows a row is the next's.
@@ -107,6 +126,7 @@ class Rollout:
         return Rollout(
             observations={part: seen(each) for part, each in self.observations.items()},
             values=seen(self.values),
+            vectors=None if self.vectors is None else seen(self.vectors),
             collect_seconds=self.collect_seconds,
             env_seconds=self.env_seconds,
             **fields,
@@ -119,7 +139,7 @@ def to_tensors(rollouts: Iterable[Rollout]) -> dict[str, Tensor]:
     for place, rollout in enumerate(rollouts):
         for part, rows in rollout.observations.items():
             tensors[f"{place}.observations.{part}"] = rows
-        for name in ("values", *BY_STEP, *SOMETIMES):
+        for name in ("values", "vectors", *BY_STEP, *SOMETIMES):
             rows = getattr(rollout, name)
             if rows is not None:
                 tensors[f"{place}.{name}"] = rows
@@ -144,7 +164,6 @@ def concatenate(*rollouts: Rollout) -> Rollout:
 
     The last observations and values of one are the first of the next.
     """
-    *before, last = rollouts
     final_values = None
     if any(each.final_values is not None for each in rollouts):
         parts = [
@@ -152,15 +171,23 @@ def concatenate(*rollouts: Rollout) -> Rollout:
             for each in rollouts
         ]
         final_values = torch.cat(parts)
+    vectors = [each.vectors for each in rollouts if each.vectors is not None]
     joined: dict[str, Any] = {
         name: torch.cat([getattr(each, name) for each in rollouts]) for name in BY_STEP
     }
     return Rollout(
         observations={
-            part: torch.cat([*(each.observations[part][:-1] for each in before), rows])
-            for part, rows in last.observations.items()
+            part: _joined([each.observations[part] for each in rollouts])
+            for part in rollouts[0].observations
         },
-        values=torch.cat([*(each.values[:-1] for each in before), last.values]),
+        values=_joined([each.values for each in rollouts]),
+        vectors=_joined(vectors) if vectors else None,
         final_values=final_values,
         **joined,
     )
+
+
+def _joined(columns: Sequence[Tensor]) -> Tensor:
+    """Join columns [T+1, N, ...] in time; the last row of one is the first of the next."""
+    *before, last = columns
+    return torch.cat([*(each[:-1] for each in before), last])

@@ -84,9 +84,9 @@ class PolicyGradient:
         chunk_size: int,
     ) -> None:
         self.actor, self.distribution = model.actor, model.distribution
-        self.prepare, self.chunk_size = prepare, chunk_size
+        self.chunk_size = chunk_size
         self.parameters = [each for each in model.actor.parameters() if each.requires_grad]
-        self.observations = {k: v.flatten(0, 1) for k, v in rollout.observations.items()}
+        self.observations = rollout.acted_on(prepare)
         self.actions = rollout.actions.flatten(0, 1)
         self.zero = self.parameters[0].new_zeros(sum(each.numel() for each in self.parameters))
 
@@ -95,7 +95,7 @@ class PolicyGradient:
         sums = [self.zero for _ in weightings]
         for chunk in rows.split(self.chunk_size) if len(rows) else ():
             observation = {k: v.index_select(0, chunk) for k, v in self.observations.items()}
-            params = self.actor(self.prepare(observation))
+            params = self.actor(observation)
             logp = self.distribution.log_prob(params, self.actions.index_select(0, chunk))
             for k, weights in enumerate(weightings):
                 loss = losses.policy_gradient_loss(logp, weights.flatten().index_select(0, chunk))

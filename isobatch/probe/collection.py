@@ -152,6 +152,6 @@ def _rewards(policy: Policy, rollout: Rollout) -> Tensor:
             "the policy file has no reward normalisation statistics: resume the run for one "
             "iteration to write them"
         )
-    normalizer = RewardNormalizer(1, settings.reward_gamma, settings.reward_clip)
+    normalizer = RewardNormalizer.of(settings, 1)
     normalizer.load_state_dict(policy.reward_moments)
     return normalizer.scaled(rollout.rewards)

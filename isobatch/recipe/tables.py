@@ -137,8 +137,16 @@ class Normalize:
     """Divide rewards by the running standard deviation of the discounted return."""
     reward_gamma: Unit = 0.99
     """Discount factor of that return; openai/ppo-ewma uses 0.99 whatever gamma is."""
+    observation_clip: NotNegative = 10.0
+    """Clip normalised observations to [-x, x]; 0: no clipping."""
     reward_clip: Positive = 10.0
     """Clip normalised rewards to [-x, x]."""
+    normalize_epsilon: Positive = 1e-8
+    """Added to the variance of observations and of returns before its square root is taken."""
+    update_statistics: Literal["rollout", "step"] = "rollout"
+    """Update these statistics once per rollout (observations after it, rewards before they are
+    used), or at every step as SB3 and Gymnasium do: then the first rollout is normalised too, and
+    each observation is learned from as it was when acted on."""
 
 
 @dataclass(frozen=True)

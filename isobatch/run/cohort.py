@@ -73,6 +73,9 @@ def why_alone(recipe: Recipe) -> str | None:
         return "its environments are re-made while it trains"
     if recipe.environment.vectorization == "supervised":
         return "its environments are supervised one at a time"
+    normalize = recipe.normalize
+    if normalize.normalize_observations and normalize.update_statistics == "step":
+        return "its observation statistics are updated at every step"
     if has_large_networks(recipe):
         return "its networks are large"
     return None

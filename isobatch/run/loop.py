@@ -232,9 +232,9 @@ def count(
     counters.environments = environments
     counters.seconds += elapsed
     state.episodes.update(rollout)
-    if state.observation_normalizer.moments is not None:
-        vectors = rollout.observations["vector"][:-1]
-        state.observation_normalizer.update(vectors[rollout.valid])
+    normalizer = state.observation_normalizer
+    if normalizer.moments is not None and not normalizer.by_step:
+        normalizer.update(rollout.observations["vector"][:-1][rollout.valid])
 
 
 def metrics_row(
@@ -305,6 +305,7 @@ class Keeper:
     def settle(self, state: TrainState) -> None:
         """Remember that the state is that of a whole iteration, whose row is written."""
         self._generator = state.action_generator.get_state()
+        self._statistics = state.observation_normalizer.state_dict()
         self.settled = True
 
     def keep(self, state: TrainState, rollout: Rollout) -> None:
@@ -331,13 +332,15 @@ class Keeper:
     def rescue(self, state: TrainState) -> None:
         """Save the state as the last whole iteration left it, if nothing has changed it since.
 
-        A rollout that is given up has only drawn random numbers and used up seeds. To resume
-        exactly its actions count too: the checkpoint there is will do.
+        A rollout that is given up has only drawn random numbers and used up seeds, and may have
+        been taken into observation statistics. To resume exactly its actions count too: the
+        checkpoint there is will do.
         """
         if not self.settled or self._exact is not None:
             return
         drawn = state.action_generator.get_state()
         state.action_generator.set_state(self._generator)
+        state.observation_normalizer.load_state_dict(self._statistics)
         state.counters.environments = self._environments.made
         with suppress(OSError):  # There is a checkpoint, and a better reason to stop.
             self.checkpoint(state)

@@ -263,9 +263,7 @@ def _log_ratios(state: TrainState, rollout: Rollout, rows: Tensor) -> Tensor:
 
 def _prepared(state: TrainState, rollout: Rollout, rows: Tensor) -> dict[str, Tensor]:
     """Return the observations of flat rows [b, ...], normalised."""
-    return state.observation_normalizer(
-        {part: each[:-1].flatten(0, 1)[rows] for part, each in rollout.observations.items()}
-    )
+    return rollout.acted_on(state.observation_normalizer, rows)
 
 
 def _number(value: float | None) -> float | None:

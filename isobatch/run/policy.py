@@ -136,8 +136,7 @@ def load(
         actions = ActionLayout.from_json(description["actions"])
         env_steps = int(description["env_steps"])
     model = make_agent(recipe, observations, actions, encoder)
-    width = observations.vector if recipe.normalize.normalize_observations else None
-    normalizer = ObservationNormalizer(width)
+    normalizer = ObservationNormalizer.of(recipe.normalize, observations.vector)
     with understanding(f"the policy of {path}"):
         model.load_state_dict(under(tensors, "model"))
         normalizer.load_state_dict(under(tensors, "observation"))
