@@ -11,10 +11,11 @@ from torch import Tensor
 
 from isobatch import exchange, files
 from isobatch.errors import UserError
+from isobatch.exchange.networks import apart
 from isobatch.origin import Origin
 from isobatch.weights import torch_file
 from isobatch.weights.landing import Foreign, Landed, land
-from isobatch.weights.names import Layers, renamed, widths
+from isobatch.weights.names import Layers, widths
 
 NATURE = {"convolutions.": "network.", "dense.": "network.7."}
 IMPALA = {
@@ -58,10 +59,9 @@ def from_cleanrl(
             f"{next(iter(weights))}"
         )
     imported = exchange.read("cleanrl", {"script": script} | settings, env)
-    recipe, notes = imported.recipe, list(imported.unknown)
-    layers, hidden = _layers(script, weights)
-    if hidden:
-        recipe = recipe.replace(hidden_sizes=tuple(hidden))
+    recipe, notes = imported.recipe, [*imported.unknown, *imported.notes]
+    layers, fields = _layers(script, weights)
+    recipe = recipe.replace(**fields)
     if "actor_logstd" in weights:  # A row.
         weights["actor_logstd"] = weights["actor_logstd"].flatten()
     notes.append("the optimiser's averages: CleanRL does not save them; begun anew")
@@ -80,25 +80,25 @@ def from_cleanrl(
         origin=Origin(f"CleanRL {script}", path.name, digest, steps),
         recipe=recipe,
         weights=weights,
-        rename=renamed(layers),
+        layers=layers,
         notes=tuple(notes),
     )
     return land(foreign, out)
 
 
-def _layers(script: str, weights: Mapping[str, Tensor]) -> tuple[Layers, list[int]]:
-    """Return the names of a script's layers, and the widths of its MLPs."""
+def _layers(script: str, weights: Mapping[str, Tensor]) -> tuple[Layers, dict[str, Any]]:
+    """Return the names of a script's layers, and the recipe's fields of the widths of its MLPs."""
     if script in ("ppo_atari", "ppo_procgen"):
         image = NATURE if script == "ppo_atari" else IMPALA
-        return Layers("", "", "actor.", "critic.", "", image), []
-    policy = "actor_mean." if script == "ppo_continuous_action" else "actor."
-    last = len(widths(weights, policy)) - 1
-    critic = len(widths(weights, "critic.")) - 1
+        return Layers("", "", "actor.", "critic.", "", image=image), {}
+    actor, critic = "actor_mean." if script == "ppo_continuous_action" else "actor.", "critic."
+    # The last layer is the head.
+    policy, value = (widths(weights, prefix)[:-1] for prefix in (actor, critic))
     layers = Layers(
-        policy=policy,
-        value="critic.",
-        action_head=f"{policy}{2 * last}.",
-        value_head=f"critic.{2 * critic}.",
+        policy=actor,
+        value=critic,
+        action_head=f"{actor}{2 * len(policy)}.",
+        value_head=f"{critic}{2 * len(value)}.",
         log_std="actor_logstd",
     )
-    return layers, widths(weights, policy)[:-1]
+    return layers, apart(policy, value)

@@ -20,7 +20,7 @@ from isobatch.run import policy, store
 from isobatch.run.result import Run
 from isobatch.run.training import choose_device, default_path
 from isobatch.state import Counters, TrainState
-from isobatch.weights.names import Rename, carried
+from isobatch.weights.names import Layers, carried, names
 from isobatch.weights.normalizer import Statistics
 
 
@@ -41,7 +41,7 @@ class Foreign:
     origin: Origin
     recipe: Recipe
     weights: Mapping[str, Tensor]
-    rename: Rename
+    layers: Layers
     spare: Iterable[str] = ()
     """What names of weights begin with that are there twice."""
     optimizer: OptimizerState | None = None
@@ -111,7 +111,7 @@ def _fill(state: TrainState, foreign: Foreign, env: envs.BatchedEnv) -> None:
     if any(env.action_layout.start) and env.action_layout.kind == "categorical":
         raise UserError(f"{env.name}: actions do not begin at 0, as those of {foreign.source} do")
     own = state.model.state_dict()
-    fits = (foreign.rename, foreign.source, env.name, foreign.spare)
+    fits = (names(foreign.layers, state.model), foreign.source, env.name, foreign.spare)
     state.model.load_state_dict(carried(foreign.weights, own, *fits))
     if foreign.optimizer is not None:
         remembered = state.optimizer.state_dict()

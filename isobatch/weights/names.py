@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from isobatch.errors import UserError
+from isobatch.models import ActorCritic
+from isobatch.models.encoders import MlpEncoder, ObservationEncoder
 
-Rename = Callable[[str], str]
-"""From a parameter's name here to its name there."""
+Names = Mapping[str, str]
+"""Parameters' names here, each with its name there."""
 
 
 class Layers(NamedTuple):
@@ -23,6 +24,8 @@ class Layers(NamedTuple):
     action_head: str
     value_head: str
     log_std: str
+    trunk: str = ""
+    """Hidden layers that policy and value share, where they have a name of their own."""
     image: Mapping[str, str] = {}
     """The parts of an image encoder here, each with its name there."""
     value_image: Mapping[str, str] = {}
@@ -39,40 +42,50 @@ SB3 = Layers(
     image={ours: f"features_extractor.{theirs}" for ours, theirs in SB3_IMAGE.items()},
     value_image={ours: f"vf_features_extractor.{theirs}" for ours, theirs in SB3_IMAGE.items()},
 )
+SB3_TRUNK = "mlp_extractor.shared_net."
+"""Layers that policy and value share, up to SB3 1.7."""
 SB3_ALIASES = ("pi_features_extractor.", "vf_features_extractor.")
 """The same encoder once more, where policy and value share it; the first in any case."""
 
 
-def renamed(layers: Layers) -> Rename:
-    """Return the function from names here to those there."""
-    prefixes = {
+def names(layers: Layers, model: ActorCritic) -> dict[str, str]:
+    """Return the model's parameters' names here, each with its name there; PPG's head has none."""
+    before = 0 if layers.trunk else _linears(model.actor.encoder)
+    stacks = {
+        "actor.encoder.vector.layers.": (layers.trunk or layers.policy, 0),
+        "actor.hidden.layers.": (layers.policy, before),
+        "critic_encoder.vector.layers.": (layers.value, 0),
+        "value_hidden.layers.": (layers.value, before),
+    }
+    parts = {
         "actor.head.": layers.action_head,
         "value_head.": layers.value_head,
         "actor.free": layers.log_std,
         **{f"actor.encoder.image.{ours}": each for ours, each in layers.image.items()},
         **{f"critic_encoder.image.{ours}": each for ours, each in layers.value_image.items()},
     }
-    stacks = {
-        "actor.encoder.vector.layers.": layers.policy,
-        "critic_encoder.vector.layers.": layers.value,
-    }
-
-    def rename(name: str) -> str:
-        for ours, theirs in stacks.items():
-            if match := re.fullmatch(rf"{re.escape(ours)}(\d+)\.(\w+)", name):
-                return f"{theirs}{2 * int(match[1])}.{match[2]}"
-        for ours, theirs in prefixes.items():
+    found = {}
+    for name in model.state_dict():
+        for ours, (theirs, first) in stacks.items():
             if name.startswith(ours):
-                return theirs + name.removeprefix(ours)
-        raise KeyError(name)
+                place, _, kind = name.removeprefix(ours).partition(".")
+                found[name] = f"{theirs}{2 * (first + int(place))}.{kind}"
+        for ours, theirs in parts.items():
+            if name.startswith(ours):
+                found[name] = theirs + name.removeprefix(ours)
+    return found
 
-    return rename
+
+def _linears(encoder: nn.Module) -> int:
+    """Return how many linear layers an encoder of vectors has."""
+    mlp = encoder.vector if isinstance(encoder, ObservationEncoder) else None
+    return len(mlp.linears) if isinstance(mlp, MlpEncoder) else 0
 
 
 def carried(
     weights: Mapping[str, Tensor],
     needed: Mapping[str, Tensor],
-    rename: Rename,
+    names: Names,
     source: str,
     env: str,
     spare: Iterable[str] = (),
@@ -85,7 +98,7 @@ def carried(
     found: dict[str, Tensor] = {}
     used = set()
     for name, own in needed.items():
-        theirs = rename(name)
+        theirs = names[name]
         if theirs not in weights:
             raise UserError(f"{source} does not fit {env}: it has no {theirs}")
         value = weights[theirs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from isobatch.origin import Origin
 from isobatch.recipe import Recipe
 from isobatch.weights import normalizer, sb3_zip, torch_file
 from isobatch.weights.landing import Foreign, Landed, OptimizerState, land
-from isobatch.weights.names import SB3, SB3_ALIASES, renamed, widths
+from isobatch.weights.names import SB3, SB3_ALIASES, SB3_TRUNK, Layers, widths
 from isobatch.weights.normalizer import Statistics
 from isobatch.weights.sb3_zip import Archive
 
@@ -60,7 +61,7 @@ def from_sb3(
     statistics = _statistics(file)
     imported = exchange.read("sb3", given, env)
     recipe = imported.recipe.replace(**_normalizing(statistics))
-    notes += [*imported.unknown, *_unlike(statistics)]
+    notes += [*imported.unknown, *imported.notes]
     optimizer = _optimizer(archive, recipe, notes)
     digest = hashlib.sha256(content).hexdigest()
     library = f"Stable-Baselines3 {archive.version}".strip()
@@ -69,7 +70,7 @@ def from_sb3(
         origin=Origin(library, path.name, digest, _steps(data, "num_timesteps")),
         recipe=recipe,
         weights=archive.weights,
-        rename=renamed(SB3),
+        layers=_layers(archive.weights),
         spare=SB3_ALIASES,
         optimizer=optimizer,
         statistics=statistics,
@@ -132,25 +133,17 @@ def _networks(
     kwargs.pop("features_extractor_kwargs", None)
     if image and kwargs.pop("normalize_images", True) is not True:
         raise UserError(f"{source} takes images undivided (normalize_images=False)")
-    if any(name.startswith("mlp_extractor.shared_net.") for name in weights):
-        raise UserError(f"{source} shares layers of an MLP between policy and value (SB3 < 1.8)")
     activation = sb3_zip.class_name(kwargs.get("activation_fn", "Tanh"))
     if activation not in ACTIVATIONS:
         raise UserError(
             f"{source} has the activation {activation}; {', '.join(ACTIVATIONS)} are read"
         )
-    policy, value = (widths(weights, prefix) for prefix in (SB3.policy, SB3.value))
-    if image and (policy or value):
-        raise UserError(f"{source} has layers after its image encoder, {policy} and {value}")
-    if image:
-        kwargs = {
-            name: each for name, each in kwargs.items() if name not in ("net_arch", "activation_fn")
-        }
-    else:
-        kwargs |= {
-            "net_arch": {"pi": policy, "vf": value},
-            "activation_fn": Name(f"nn.{activation}"),
-        }
+    shared, policy, value = (widths(weights, each) for each in (SB3_TRUNK, SB3.policy, SB3.value))
+    own = {"pi": policy, "vf": value}
+    kwargs |= {
+        "net_arch": [*shared, own] if shared else own,
+        "activation_fn": Name(f"nn.{activation}"),
+    }
     if algo != "a2c":
         return {"policy_kwargs": kwargs}
     if sb3_zip.class_name(kwargs.get("optimizer_class", "")) != "RMSprop":
@@ -185,7 +178,12 @@ def _normalizing(statistics: Statistics | None) -> dict[str, Any]:
     """Return the recipe's fields of what VecNormalize did."""
     if statistics is None:
         return {}
-    fields: dict[str, Any] = {"normalize_observations": statistics.observations is not None}
+    fields: dict[str, Any] = {
+        "normalize_observations": statistics.observations is not None,
+        "observation_clip": 0.0 if math.isinf(statistics.clip_obs) else statistics.clip_obs,
+        "normalize_epsilon": statistics.epsilon,
+        "update_statistics": "step",
+    }
     if statistics.rewards is None:
         return fields
     return fields | {
@@ -195,16 +193,8 @@ def _normalizing(statistics: Statistics | None) -> dict[str, Any]:
     }
 
 
-def _unlike(statistics: Statistics | None) -> list[str]:
-    """Return a line for each number of VecNormalize that is another here."""
-    if statistics is None:
-        return []
-    here = {"clip_obs": 10.0, "epsilon": 1e-8}
-    return [
-        f"{name} {getattr(statistics, name)} of VecNormalize: {value} here"
-        for name, value in here.items()
-        if getattr(statistics, name) != value
-    ]
+def _layers(weights: Mapping[str, Tensor]) -> Layers:
+    return SB3._replace(trunk=SB3_TRUNK) if f"{SB3_TRUNK}0.weight" in weights else SB3
 
 
 def _optimizer(archive: Archive, recipe: Recipe, notes: list[str]) -> OptimizerState | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import warnings
 from contextlib import suppress
@@ -21,16 +22,20 @@ from isobatch.errors import UserError, one_line
 from isobatch.exchange.networks import ACTIVATIONS
 from isobatch.exchange.values import options
 from isobatch.models import ActorCritic
-from isobatch.normalize import ObservationNormalizer
 from isobatch.recipe import Recipe
 from isobatch.run import policy as policies
 from isobatch.run.policy import Policy
 from isobatch.run.reading import read_checkpoint, read_numbers
 from isobatch.update.optimize import FlatParameters
-from isobatch.weights.names import SB3, SB3_ALIASES, renamed, widths
+from isobatch.weights.names import SB3, SB3_ALIASES, names, widths
 from isobatch.weights.sb3 import BESIDE, REMEMBERED
 
 MISSING = "stable_baselines3 is not installed: pip install stable-baselines3"
+CARRIED = (
+    "normalize_observations", "normalize_rewards", "reward_gamma", "reward_clip",
+    "observation_clip", "normalize_epsilon",
+)  # fmt: skip
+"""Fields that SB3's settings cannot say, and VecNormalize's file does."""
 FARTHEST = float(np.finfo(np.float32).max)
 """SB3 wants actions bounded."""
 
@@ -83,9 +88,7 @@ def to_sb3(run: str | Path, out: str | Path | None = None, *, best: bool = False
     observed, acted = _spaces(loaded)
     recipe = _settings_of(loaded)
     written = exchange.write("sb3", recipe)
-    missing = [
-        line for line in written.missing if not line.startswith(("normalize_", "reward_", "algo "))
-    ]
+    missing = [line for line in written.missing if line.partition(" ")[0] not in CARRIED]
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # On batches, devices and what environments should be.
         try:
@@ -177,14 +180,14 @@ def _made(
 
 def _networks(policy: Policy, model: ActorCritic) -> dict[str, Any]:
     """Return the policy_kwargs of the networks, from the weights themselves."""
-    if _image(policy):
-        return {"share_features_extractor": model.critic_encoder is None}
-    weights, settings = _weights(model), policy.recipe.model
-    names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
-    return {
+    weights, activation = _weights(model), policy.recipe.model.activation
+    theirs = next(name for name, ours in ACTIVATIONS.items() if ours == activation)
+    kwargs = {
         "net_arch": {"pi": widths(weights, SB3.policy), "vf": widths(weights, SB3.value)},
-        "activation_fn": getattr(nn, names[settings.activation]),
+        "activation_fn": getattr(nn, theirs),
     }
+    shared = {"share_features_extractor": model.critic_encoder is None}
+    return kwargs | shared if _image(policy) else kwargs
 
 
 def _scheduled(value: Any) -> Any:
@@ -201,19 +204,20 @@ def _scheduled(value: Any) -> Any:
 
 def _weights(model: ActorCritic) -> dict[str, Tensor]:
     """Return the weights under SB3's names, what is shared under each of its names."""
-    rename = renamed(SB3)
+    known = names(SB3, model)
     own = {
         name: value.detach().contiguous().clone()
         for name, value in model.state_dict().items()
-        if not name.startswith("auxiliary_head.")
+        if name in known
     }
-    found = {rename(name): value for name, value in own.items()}
-    if model.critic_encoder is None:
-        prefix = "actor.encoder."
+    found = {known[name]: value for name, value in own.items()}
+    if model.critic_encoder is None:  # The value's is a copy of the policy's.
+        apart = {SB3.policy: SB3.value, "features_extractor.": SB3_ALIASES[1]}
         found |= {
-            rename(f"critic_encoder.{name.removeprefix(prefix)}"): value
-            for name, value in own.items()
-            if name.startswith(prefix)
+            theirs.replace(prefix, copy): own[name]
+            for name, theirs in known.items()
+            for prefix, copy in apart.items()
+            if name.startswith("actor.encoder.") and theirs.startswith(prefix)
         }
     encoder = "features_extractor."
     return found | {
@@ -232,9 +236,9 @@ def _optimizer(theirs: nn.Module, model: ActorCritic, run: Path, policy: Policy)
         return ["the optimiser's averages: SB3 begins them anew"]
     if _image(policy):
         model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    parameters, rename = FlatParameters(model), renamed(SB3)
+    parameters = FlatParameters(model)
     views = {name: parameters.views(tensors[f"optimizer.{ours}"]) for ours, name in kept.items()}
-    ours = {rename(name): name for name in next(iter(views.values())) if "auxiliary" not in name}
+    ours = {theirs: name for name, theirs in names(SB3, model).items()}
     step = torch.tensor(float(tensors.get("optimizer.count", torch.tensor(0))))
     for name, parameter in theirs.named_parameters():
         found = {part: each[ours[name]].contiguous().clone() for part, each in views.items()}
@@ -294,10 +298,10 @@ def _normalizer(policy: Policy, observed: spaces.Space, acted: spaces.Space) -> 
         DummyVecEnv([lambda: _Spaces(observed, acted)]),
         norm_obs=moments is not None,
         norm_reward=settings.normalize_rewards,
-        clip_obs=ObservationNormalizer.CLIP,
+        clip_obs=settings.observation_clip or math.inf,
         clip_reward=settings.reward_clip,
         gamma=settings.reward_gamma,
-        epsilon=1e-8,
+        epsilon=settings.normalize_epsilon,
     )
     if moments is not None:
         start = 0

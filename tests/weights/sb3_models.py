@@ -123,7 +123,7 @@ def _images(folder: Path) -> Saved:
 
 
 def _images_apart(folder: Path) -> Saved:
-    kwargs = {"share_features_extractor": False}
+    kwargs = {"share_features_extractor": False, "net_arch": {"pi": [8], "vf": []}}
     env = make_vec_env("Colours-v0", 1)
     model = _trained(PPO, "CnnPolicy", env, 32, policy_kwargs=kwargs, **SMALL)
     return Saved("Colours-v0", model, folder / "model.zip")

@@ -14,7 +14,7 @@ from sb3_models import SMALL, Saved
 from stable_baselines3 import PPO, SAC
 
 from isobatch import UserError, weights
-from isobatch.weights import inert, normalizer
+from isobatch.weights import inert, normalizer, torch_file
 
 
 class Payload:
@@ -199,7 +199,7 @@ def test_a_bomb_is_not_unpacked(sb3, zipped, tmp_path, monkeypatch):
     monkeypatch.undo()
     inner = written(tmp_path / "inner", members_of_torch(members(made.path)["policy.pth"]))
     monkeypatch.setattr("isobatch.weights.torch_file.MOST", inner.stat().st_size // 2)
-    assert "more than the" in refused(weights.torch_file.load, inner.read_bytes(), "inner")
+    assert "more than the" in refused(torch_file.load, inner.read_bytes(), "inner")
 
 
 def members_of_torch(content):

@@ -1,5 +1,7 @@
 """Policies of Stable-Baselines3 as runs and back: the same actions, parameters and values."""
 
+import io
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +11,15 @@ from sb3_models import MAKERS, Saved, answers
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
 
 import isobatch
 from isobatch import exchange, weights
 from isobatch.cli import main
-from isobatch.cli.import_weights import import_weights
+from isobatch.models import ActorCritic
 from isobatch.run.reading import read_checkpoint
 from isobatch.state import TrainState
-from isobatch.weights.names import SB3, renamed
+from isobatch.weights.names import SB3, names
 
 CLOSE = 1e-5
 
@@ -80,10 +83,11 @@ def test_the_optimiser_remembers_each_weight(sb3, tmp_path, kind, part):
         name: made.model.policy.optimizer.state[each][part]
         for name, each in made.model.policy.named_parameters()
     }
-    rename = renamed(SB3)
-    assert {rename(name) for name in views} == theirs.keys()
+    assert isinstance(state.model, ActorCritic)
+    known = names(SB3, state.model)
+    assert {known[name] for name in views} == theirs.keys()
     for name, view in views.items():
-        torch.testing.assert_close(view, theirs[rename(name)])
+        torch.testing.assert_close(view, theirs[known[name]])
 
 
 def test_the_recipe_is_the_models(sb3, tmp_path):
@@ -108,6 +112,33 @@ def test_a_schedule_that_is_code_is_said_and_can_be_given(sb3, tmp_path):
     assert (optimizer.learning_rate, optimizer.learning_rate_schedule) == (1e-3, "linear")
 
 
+def test_layers_that_sb3_shared_up_to_1_7(sb3, tmp_path):
+    made = sb3("discrete")
+    torch.manual_seed(0)
+    trunk, policy = nn.Linear(4, 8), nn.Linear(8, 6)
+    action, value = nn.Linear(6, 2), nn.Linear(8, 1)
+    parts = {
+        "mlp_extractor.shared_net.0": trunk, "mlp_extractor.policy_net.0": policy,
+        "action_net": action, "value_net": value,
+    }  # fmt: skip
+    state = {
+        f"{name}.{key}": x for name, each in parts.items() for key, x in each.state_dict().items()
+    }
+    content, path = io.BytesIO(), tmp_path / "old.zip"
+    torch.save(state, content)
+    with zipfile.ZipFile(made.path) as old, zipfile.ZipFile(path, "w") as new:
+        new.writestr("data", old.read("data"))
+        new.writestr("policy.pth", content.getvalue())
+    landed = weights.from_sb3(path, made.env, tmp_path / "run")
+    assert any("optimiser" in note for note in landed.notes)
+    observations = made.observations()
+    with torch.no_grad():
+        shared = trunk(torch.from_numpy(observations)).relu()
+        logits, values = action(policy(shared).relu()), value(shared).flatten()
+    expected = logits.argmax(1).numpy(), logits.log_softmax(1).numpy(), values.numpy()
+    agree(ours(tmp_path / "run", observations), expected)
+
+
 def test_statistics_of_rewards_come_along(sb3, tmp_path):
     made = sb3("continuous")
     weights.from_sb3(made.path, made.env, tmp_path / "run")
@@ -122,7 +153,7 @@ def test_statistics_of_rewards_come_along(sb3, tmp_path):
 
 def test_a_zip_is_evaluated_trained_on_and_given_back(sb3, tmp_path, capsys):
     made, run = sb3("discrete"), str(tmp_path / "run")
-    assert import_weights(["sb3", str(made.path), made.env, "--out", run]) == 0
+    assert main(["import", "sb3", str(made.path), made.env, "--out", run]) == 0
     said = capsys.readouterr().out
     assert "Carried over: weights, the optimiser's averages." in said
     assert main(["eval", run, "--episodes", "2", "--deterministic"]) == 0
