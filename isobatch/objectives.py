@@ -35,6 +35,9 @@ class Samples(NamedTuple):
     """A number, as a tensor since it may follow a schedule."""
     logp_before: Tensor | None = None
     """[b]: the same under the policy as it was before this update; None: the one that acted."""
+    params_before: Tensor | None = None
+    """[b, P]: the parameters of the policy before this update, where the step size follows its
+    KL."""
     values_behav: Tensor | None = None
     """[b]: values at acting time, where the value loss is clipped."""
     clip_range_vf: Tensor | None = None

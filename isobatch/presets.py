@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -119,9 +120,13 @@ def quick_preset(env: str, algo: str = "ppo") -> Recipe:
 
 def listed_family(env: str) -> str | None:
     """Return an environment's family by the list of those there usually are, at once."""
+    return _listed().get(env)
+
+
+@cache
+def _listed() -> dict[str, str]:
     listed = (resources.files("isobatch") / "families.txt").read_text("utf-8")
-    families = (line.split() for line in listed.splitlines())
-    return next((family for family, *ids in families if env in ids), None)
+    return {env: family for family, *ids in map(str.split, listed.splitlines()) for env in ids}
 
 
 def preset_name(family: str) -> str:

@@ -20,7 +20,12 @@ from isobatch.normalize import ObservationNormalizer, RewardNormalizer
 from isobatch.proximal import Ewma
 from isobatch.recipe import Recipe
 from isobatch.scaling import Factors
-from isobatch.update.optimize import FlatOptimizer, FlatParameters, make_optimizer
+from isobatch.update.optimize import (
+    AdaptiveRate,
+    FlatOptimizer,
+    FlatParameters,
+    make_optimizer,
+)
 
 
 @dataclass
@@ -61,6 +66,8 @@ class TrainState:
     """The value function's own, where it has epochs of its own."""
     auxiliary_optimizer: FlatOptimizer | None
     """The auxiliary phase's own."""
+    adaptive_rate: AdaptiveRate | None
+    """The step size, where it follows the KL divergence."""
     proximal: Ewma | None
     advantage_moments: AdvantageMoments
     observation_normalizer: ObservationNormalizer
@@ -107,6 +114,9 @@ class TrainState:
             optimizer=make_optimizer(parameters, recipe.optimizer),
             value_optimizer=another(recipe.trains_value_apart),
             auxiliary_optimizer=another(recipe.is_phasic),
+            adaptive_rate=AdaptiveRate(recipe.optimizer.learning_rate)
+            if recipe.adapts_rate
+            else None,
             proximal=_average(model, recipe),
             advantage_moments=AdvantageMoments(
                 recipe.objective.advantage_decay if averaged else 0.0
@@ -124,7 +134,8 @@ class TrainState:
     @property
     def actor(self) -> Single:
         """The policy as it acts in training."""
-        return Single(self.model, self.observation_normalizer, self.action_generator, trains=True)
+        generator, hold = self.action_generator, self.recipe.noise_hold
+        return Single(self.model, self.observation_normalizer, generator, hold, trains=True)
 
     @property
     def has_images(self) -> bool:
@@ -195,12 +206,13 @@ class TrainState:
             done = round(self.counters.phase_iterations * now / before)
             self.counters.phase_iterations = min(done, now - 1)
 
-    def _optional(self) -> dict[str, FlatOptimizer | Ewma]:
-        """The optimisers and the average there are."""
+    def _optional(self) -> dict[str, FlatOptimizer | AdaptiveRate | Ewma]:
+        """The optimisers, the step size that adapts and the average there are."""
         parts = {
             "optimizer": self.optimizer,
             "value_optimizer": self.value_optimizer,
             "auxiliary_optimizer": self.auxiliary_optimizer,
+            "adaptive_rate": self.adaptive_rate,
             "proximal": self.proximal,
         }
         return {name: each for name, each in parts.items() if each is not None}

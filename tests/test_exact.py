@@ -56,12 +56,14 @@ CASES = {
     "pqn": {"algo": "pqn"},
     "reinforce": {"algo": "reinforce", "n_minibatches": 1, "n_epochs": 1},
     "ppg-ewma": {"algo": "ppg-ewma", "n_policy_iterations": 4, "n_aux_epochs": 2, "n_epochs": 1},
+    "kl-adaptive": {"learning_rate_schedule": "kl-adaptive", "desired_kl": 1e-4},
     "stale": {"staleness": 2},
     "staggered": {"stagger": True},
     "scheduled": {"batch_schedule": "0:4x16, 200:8x8"},
     "adaptive": {"batch_schedule": "adaptive", "probe_every": 2},
     "evaluated": {"eval_marks": 4, "eval_episodes": 2},
     "pendulum": {"env": "Pendulum-v1", "normalize_rewards": True},
+    "gSDE": {"env": "Pendulum-v1", "use_sde": True, "sde_sample_freq": 3},
     "gymnasium": {"env": "gymnasium:CartPole-v1"},
 }
 

@@ -90,6 +90,7 @@ LAYOUTS = {
     "by envs": {"minibatches_by": "envs"},
     "by minibatch": {"advantage_normalization": "minibatch"},
     "exact kl": {"objective": "kl", "kl_estimator": "exact"},
+    "adaptive rate": {"learning_rate_schedule": "kl-adaptive", "desired_kl": 1e-4},
     "normalised": {"normalize_rewards": True, "normalize_observations": True},
     "clipped values": {"clip_range_vf": 0.05, "policy_hidden_sizes": (5,), "activation": "gelu"},
     "values apart": {"n_value_epochs": 3, "clip_range_vf": 0.05, "clip_vf_loss": "clipped"},

@@ -82,7 +82,12 @@ def smaller_steps(run: History, factor: float) -> Changes:
 
 
 def step_size(run: History, factor: float) -> Changes:
-    """Return a step size times `factor`, in two digits."""
+    """Return a step size times `factor`, in two digits.
+
+    The KL divergence that it follows, where it follows one, grows with its square.
+    """
+    if run.recipe.adapts_rate:
+        return to(desired_kl=float(f"{run.recipe.optimizer.desired_kl * factor**2:.2g}"))
     return to(learning_rate=float(f"{run.recipe.optimizer.learning_rate * factor:.2g}"))
 
 
@@ -433,12 +438,13 @@ def return_fallen(run: History) -> Finding | None:
     if lost is None or lost <= FALLEN:
         return None
     much = "all" if lost >= 1 else f"{lost:.0%}"
+    adapts = run.recipe.adapts_rate
     return warning(
         lost,
         FALLEN,
         f"the mean return fell from {best:.4g} to {now:.4g}, {much} of what had been gained",
-        "take smaller steps, that become smaller during the run",
-        smaller_steps(run, 0.5) | to(learning_rate_schedule="linear"),
+        "take smaller steps" + ("" if adapts else ", that become smaller during the run"),
+        smaller_steps(run, 0.5) | ({} if adapts else to(learning_rate_schedule="linear")),
     )
 
 

@@ -126,7 +126,7 @@ class Ppg:
         stepper, rows = self._stepper(recipe), self.buffer.rows
         self._remember_policy()
         taken: list[dict[str, Tensor]] = []
-        step_size = self._learning_rate()
+        step_size = learning_rate(state, recipe.phasic.aux_learning_rate)
         for epoch in range(recipe.phasic.n_aux_epochs):
             size = recipe.phasic.segments(recipe.batch.n_envs)
             groups = self.buffer.segment_groups(size, state.shuffle_generator)
@@ -160,13 +160,6 @@ class Ppg:
     def _policy(self, observation: Observation) -> Tensor:
         """Return the policy's parameters [b, P]."""
         return self.state.model.act(_prepared(self.state, observation))[0]
-
-    def _learning_rate(self) -> float:
-        recipe = self.state.recipe
-        chosen = recipe.phasic.aux_learning_rate
-        if chosen:
-            recipe = recipe.replace(learning_rate=chosen)
-        return learning_rate(recipe, self.state.counters.env_steps)
 
 
 def terms(

@@ -47,6 +47,8 @@ class Ppo:
     def __init__(self, context: Context, trains_value: bool = True) -> None:
         self.context, self.state = context, context.state
         self.trains_value = trains_value
+        if self.state.recipe.adapts_rate:
+            self.columns = (*self.columns, "kl")
         self._steppers = Latest(self._make_steppers)
 
     def _make_steppers(self, recipe: Recipe) -> tuple[Stepper, Stepper | None]:
@@ -108,8 +110,8 @@ class Ppo:
         if not n_minibatches:
             # The budget's last few rows: too few for a gradient worth taking.
             return Learned(statistics)
-        ranges, step_size = _schedules(recipe, state.counters.env_steps)
-        statistics |= {"learning_rate": step_size, "clip_range": ranges["clip_range"]}
+        ranges, step_size = _schedules(state)
+        statistics["clip_range"] = ranges["clip_range"]
         scaled = normalized(state, advantages, rollout)
         if online.is_due(recipe, state.counters.iterations, rollout):
             statistics |= self._probe(rollout, advantages, scaled)
@@ -120,7 +122,10 @@ class Ppo:
             apart = await self._value_epochs(value_stepper, rows_of, n_minibatches, step_size)
         policy = await self._policy_epochs(stepper, rows_of, n_minibatches, step_size)
         return Learned(
-            statistics | policy.statistics | apart.statistics,
+            statistics
+            | {"learning_rate": learning_rate(state)}
+            | policy.statistics
+            | apart.statistics,
             epochs=policy.epochs + apart.epochs,
             grad_steps=policy.grad_steps + apart.grad_steps,
         )
@@ -154,6 +159,8 @@ class Ppo:
                 if _went_too_far(measured["approx_kl"], recipe.objective.target_kl):
                     stop = {"stopped_early": 1.0, "stopped_at_kl": float(measured["approx_kl"])}
                     return Learned(mean_statistics(taken) | stop, epoch, len(taken))
+                if state.adaptive_rate is not None and taken:  # Before a step the KL is rounding.
+                    step_size = state.adaptive_rate.follow(measured["kl"], recipe.optimizer)
                 norm = stepper.step(step_size)
                 if state.proximal is not None:
                     state.proximal.update()
@@ -201,6 +208,8 @@ class Gathering:
         vectors = {"vector": vector, "actions": actions}
         if self.exact_kl:
             vectors["params_prox"] = params.flatten(0, 1)
+        if state.recipe.adapts_rate:
+            vectors["params_before"] = params.flatten(0, 1)
         numbers = {
             "logp_behav": rollout.logp,
             "logp_prox": logp_prox,
@@ -287,6 +296,7 @@ class Gathering:
             targets=found["targets"],
             clip_range=scalars["clip_range"],
             logp_before=found.get("logp_before"),
+            params_before=found.get("params_before"),
             values_behav=found.get("values_behav"),
             clip_range_vf=scalars.get("clip_range_vf"),
         )
@@ -334,6 +344,8 @@ def terms(
         }
         if samples.logp_before is not None:
             statistics["behavior_kl"] = losses.approximate_kl(logp, behav)
+        if samples.params_before is not None:
+            statistics["kl"] = distribution.kl(samples.params_before, params)
     return loss, statistics
 
 
@@ -362,12 +374,12 @@ def _went_too_far(approx_kl: Tensor, target_kl: float | None) -> bool:
     return target_kl is not None and float(approx_kl) > TARGET_KL_SLACK * target_kl
 
 
-def _schedules(recipe: Recipe, env_steps: int) -> tuple[dict[str, float], float]:
-    """Return (clip ranges by their names, learning rate) at `env_steps`."""
-    settings, total = recipe.objective, recipe.total_timesteps
+def _schedules(state: TrainState) -> tuple[dict[str, float], float]:
+    """Return (clip ranges by their names, learning rate) as they are now."""
+    settings, total = state.recipe.objective, state.recipe.total_timesteps
     ranges = {"clip_range": settings.clip_range}
     if settings.clip_range_vf is not None:
         ranges["clip_range_vf"] = settings.clip_range_vf
-    kind = settings.clip_range_schedule
+    kind, env_steps = settings.clip_range_schedule, state.counters.env_steps
     now = {name: scheduled(each, kind, env_steps, total) for name, each in ranges.items()}
-    return now, learning_rate(recipe, env_steps)
+    return now, learning_rate(state)

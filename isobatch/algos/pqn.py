@@ -62,7 +62,7 @@ class Pqn:
         state, recipe = self.state, self.state.recipe
         stepper = self._stepper(recipe)
         _, targets = advantages_and_targets(state, rollout)
-        step_size = learning_rate(recipe, state.counters.env_steps)
+        step_size = learning_rate(state)
         statistics = {
             "explained_variance": explained_variance(rollout, targets),
             "learning_rate": step_size,

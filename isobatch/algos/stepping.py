@@ -14,7 +14,7 @@ from isobatch.clock import OFF, Clock
 from isobatch.machine import THREAD_WORK, gradient_threads
 from isobatch.models.encoders import CustomEncoder
 from isobatch.objectives import BUILT_IN
-from isobatch.recipe import Objective, Recipe
+from isobatch.recipe import Objective
 from isobatch.state import TrainState
 from isobatch.update import CompiledGradient, Evaluate, Gather, Stepper, worth_compiling
 from isobatch.update.optimize import FlatOptimizer, scheduled
@@ -101,6 +101,7 @@ def loss_name(state: TrainState, evaluate: Evaluate) -> str | None:
         f"{loss.__module__}.{loss.__qualname__}",
         *(f"{name} {_read(value)!r}" for name, value in own.items() if name != "distribution"),
         f"{type(distribution).__name__} {vars(distribution)}",
+        f"measures KL {state.recipe.adapts_rate}",
         repr(state.recipe.model),
         repr(state.model),
     ]
@@ -125,11 +126,19 @@ def _replicas(state: TrainState) -> Replicas | None:
     return Replicas(state.model, state.parameters, count)
 
 
-def learning_rate(recipe: Recipe, env_steps: int) -> float:
-    """Return the step size at `env_steps`."""
-    settings = recipe.optimizer
+def learning_rate(state: TrainState, chosen: float = 0.0) -> float:
+    """Return the step size now, by the recipe's schedule; of `chosen` instead of its own if given.
+
+    One that follows the KL divergence is the state's own; one that was chosen does not follow it.
+    """
+    if state.adaptive_rate is not None and not chosen:
+        return state.adaptive_rate.rate
+    recipe, settings = state.recipe, state.recipe.optimizer
     return scheduled(
-        settings.learning_rate, settings.learning_rate_schedule, env_steps, recipe.total_timesteps
+        chosen or settings.learning_rate,
+        settings.learning_rate_schedule,
+        state.counters.env_steps,
+        recipe.total_timesteps,
     )
 
 

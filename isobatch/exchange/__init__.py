@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isobatch.errors import UserError, nearest
+from isobatch.exchange import atari
 from isobatch.exchange.arguments import Words, load_words, parse_arguments, split_words
 from isobatch.exchange.cleanrl import CleanRl
 from isobatch.exchange.differences import differences
@@ -83,9 +84,12 @@ def read(source: str, given: Mapping[str, Any], env: str | None = None) -> Impor
     `env` names the environment where the dictionary does not, or chooses one of several.
     """
     format = _format(source)
-    recipe, unknown = build(format, format.flatten(given, env), env or USERS_OWN)
-    recipe = recipe if env is None else recipe.replace(env=env)
-    return Imported(recipe, unknown, format.notes(given, recipe))
+    flat = format.flatten(given, env)
+    recipe, unknown = build(format, flat, env or USERS_OWN)
+    if env is not None:
+        recipe = recipe.replace(env=env)
+    recipe, notes = atari.here(recipe, format.frame_skip(flat))
+    return Imported(recipe, unknown, [*notes, *format.notes(given, recipe)])
 
 
 def write(target: str, recipe: Recipe, given: Mapping[str, Any] | None = None) -> Exported:
@@ -95,18 +99,19 @@ def write(target: str, recipe: Recipe, given: Mapping[str, Any] | None = None) -
     changed in it; all else stays as it was, what has no counterpart here included.
     """
     format = _format(target)
-    if not recipe.algorithm.exchanged:
+    if not (recipe.algorithm.exchanged or recipe.algo in format.also):
         raise UserError(f"{target} has no {recipe.algo}")
     if given is None:
         flat = _without_defaults(format, export(format, recipe, {}))
     else:
         flat = _changed(format, recipe, given)
-    restored = format.restore(flat, given, recipe.env)
+    env = atari.there(recipe)
+    restored = format.restore(flat, given, env)
     back = read(target, restored, None if format.has_env else recipe.env).recipe
     if format.budget not in flat:
         back = back.replace(total_timesteps=recipe.total_timesteps)
     missing = differences(target, recipe, back)
-    return Exported(restored, missing, format.text(flat, restored, recipe.env))
+    return Exported(restored, missing, format.text(flat, restored, env))
 
 
 def names(source: str, given: Mapping[str, Any], env: str | None = None) -> dict[str, str]:
@@ -161,6 +166,7 @@ def _changed(format: Format, recipe: Recipe, given: Mapping[str, Any]) -> dict[s
     """Return the given flat keys with those the recipe has moved."""
     like = format.flatten(given, _named(recipe))
     before, _ = build(format, like, recipe.env)
+    before, _ = atari.here(before, format.frame_skip(like))
     old, new = export(format, before, like), export(format, recipe, like)
     table = format.table(like)
     kept = {

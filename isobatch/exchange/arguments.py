@@ -35,6 +35,7 @@ def split_words(format: Format, words: Sequence[str]) -> Words:
     """Return the file, the keys and the environment that words name."""
     file: Path | None = None
     env: str | None = None
+    script: dict[str, Any] = {}
     said: dict[str, Any] = {}
     rest = list(words)
     while rest:
@@ -50,7 +51,7 @@ def split_words(format: Format, words: Sequence[str]) -> Words:
         elif PAIR.match(word):
             _say(said, name, value)
         elif word.endswith(".py") and format.script:
-            said[format.script] = Path(word).stem
+            script = {format.script: Path(word).stem}
         elif word.endswith(ENDINGS):
             if file is not None:
                 raise UserError(f"{word}: only one file may be given")
@@ -59,7 +60,7 @@ def split_words(format: Format, words: Sequence[str]) -> Words:
             if env is not None:
                 raise _unreadable(word)
             env = word
-    return Words(file, said, env)
+    return Words(file, script | said, env)
 
 
 def parse_arguments(format: Format, words: Sequence[str]) -> dict[str, Any]:

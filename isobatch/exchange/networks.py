@@ -16,8 +16,9 @@ ACTIVATIONS = {
 }  # fmt: skip
 LACKS = {
     "squash_output": (False, "actions squashed by tanh"),
-    "full_std": (True, "number of parameters of gSDE's standard deviation"),
-    "use_expln": (False, "how gSDE keeps its standard deviation positive"),
+    "use_sde": (None, "an argument of PPO and A2C; SB3 refuses it here"),
+    "full_std": (True, "one standard deviation of gSDE per feature, not per feature and action"),
+    "use_expln": (False, "another function than exp from log_std to gSDE's standard deviation"),
     "normalize_images": (True, "dividing images by 255, which Isobatch always does"),
 }
 READ = (

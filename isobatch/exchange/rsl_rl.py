@@ -42,7 +42,7 @@ ACTIVATIONS = {
 WIDTHS = (256, 256, 256)
 FIXED = {
     "algo": "ppo", "objective": "clip", "clip_range_schedule": "constant", "encoder": "auto",
-    "learning_rate_schedule": "constant", "architecture": "dual", "adam_eps": 1e-8,
+    "min_learning_rate": 1e-5, "max_learning_rate": 1e-2, "architecture": "dual", "adam_eps": 1e-8,
     "adam_beta1": 0.9, "adam_beta2": 0.999, "minibatches_by": "samples", "rms_decay": 0.99,
     "momentum": 0.0, "init": "torch",
 }  # fmt: skip
@@ -121,7 +121,7 @@ ALGORITHM: Table = {
     "algorithm.num_mini_batches": Key(whole, REQUIRED, "n_minibatches"),
     "algorithm.learning_rate": Key(number, 1e-3, "learning_rate"),
     "algorithm.schedule": Key(choice("adaptive", "fixed"), REQUIRED),
-    "algorithm.desired_kl": Key(optional(number), 0.01),
+    "algorithm.desired_kl": Key(optional(number), 0.01, "desired_kl", left_to_us("desired_kl")),
     "algorithm.gamma": Key(number, REQUIRED, "gamma"),
     "algorithm.lam": Key(number, 0.95, "gae_lambda"),
     "algorithm.clip_param": Key(number, 0.2, "clip_range"),
@@ -230,13 +230,9 @@ class RslRl(Format):
             if values["algorithm.use_clipped_value_loss"]
             else None,
             "optimizer": values["algorithm.optimizer"],
+            "learning_rate_schedule": _schedule(values),
             **_networks(values, lost),
         }
-        if values["algorithm.schedule"] == "adaptive":
-            lost.append(
-                f"algorithm.schedule adaptive: adapts the learning rate to a KL of "
-                f"{values['algorithm.desired_kl']}; in Isobatch it is constant"
-            )
         if fields["optimizer"] == "adamw":
             lost.append("algorithm.optimizer adamw: weight decay; Isobatch uses Adam without it")
             fields["optimizer"] = "adam"
@@ -252,7 +248,7 @@ class RslRl(Format):
         optimizer = recipe.optimizer.optimizer
         values = {
             "algorithm.class_name": "PPO",
-            "algorithm.schedule": "fixed",
+            "algorithm.schedule": "adaptive" if recipe.adapts_rate else "fixed",
             "algorithm.use_clipped_value_loss": recipe.objective.clip_range_vf is not None,
             "algorithm.normalize_advantage_per_mini_batch": (
                 recipe.objective.advantage_normalization == "minibatch"
@@ -307,6 +303,12 @@ def _full(name: str, table: Table) -> str:
         return name
     homes = [f"{part}.{name}" for part in PARTS if f"{part}.{name}" in table]
     return homes[0] if len(homes) == 1 else name
+
+
+def _schedule(values: dict[str, Any]) -> str:
+    """Read what moves the learning rate; without a KL to reach, nothing does."""
+    adaptive = values["algorithm.schedule"] == "adaptive"
+    return "kl-adaptive" if adaptive and values["algorithm.desired_kl"] is not None else "constant"
 
 
 def _check(values: dict[str, Any], rows: int) -> None:

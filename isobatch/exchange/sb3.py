@@ -9,8 +9,16 @@ from typing import Any
 
 from isobatch.batch import Batch
 from isobatch.errors import UserError
-from isobatch.exchange import networks, others
-from isobatch.exchange.table import HALVED, UNBOUNDED, Format, Key, Table, left_to_us
+from isobatch.exchange import atari, networks, others
+from isobatch.exchange.table import (
+    HALVED,
+    UNBOUNDED,
+    Conversion,
+    Format,
+    Key,
+    Table,
+    left_to_us,
+)
 from isobatch.exchange.values import (
     Scheduled,
     anything,
@@ -28,6 +36,10 @@ from isobatch.registry import ONE_STEP
 ALIASES = {"n_timesteps": "total_timesteps"}
 DEVICES = ("auto", "cpu", "cuda")
 FIXED = {"objective": "clip", "optimizer": "adam", "minibatches_by": "samples"}
+ONCE_PER_ROLLOUT = Conversion(
+    lambda steps: steps if steps > 0 else -1, lambda steps: steps
+)  # fmt: skip
+"""SB3 draws new matrices once per rollout if the number is 0 or negative."""
 
 FIRST: Table = {
     "algo": Key(choice("ppo", "a2c"), "ppo"),
@@ -41,10 +53,8 @@ REST: Table = {
     "ent_coef": Key(number, 0.0, "ent_coef"),
     "vf_coef": Key(number, 0.5, "vf_coef", HALVED),
     "max_grad_norm": Key(number, 0.5, "max_grad_norm", UNBOUNDED),
-    "use_sde": Key(
-        flag, False, lacks="state-dependent exploration (gSDE), which Isobatch does not have"
-    ),
-    "sde_sample_freq": Key(whole, -1, lacks="how often gSDE resamples its noise"),
+    "use_sde": Key(flag, False, "use_sde"),
+    "sde_sample_freq": Key(whole, -1, "sde_sample_freq", ONCE_PER_ROLLOUT),
     "rollout_buffer_class": Key(optional(anything), lacks="another rollout buffer class"),
     "rollout_buffer_kwargs": Key(optional(anything), lacks="arguments of the rollout buffer"),
     "policy_kwargs": Key(optional(options), None),
@@ -143,7 +153,7 @@ class Sb3(Format):
             "normalize_advantage": objective.advantage_normalization != "none",
         }  # fmt: skip
         if not recipe.env.startswith("python:"):
-            values["env"] = recipe.env
+            values["env"] = atari.there(recipe)
         if a2c:
             rms = optimizer.optimizer == "rmsprop"
             return values | {

@@ -89,6 +89,8 @@ class Format(ABC):
     """Keys that mean a field of the recipe, or its minibatch_size, without being it one to one."""
     has_env: bool = True
     """True where the configuration names its environment."""
+    also: tuple[str, ...] = ()
+    """Algorithms that it has, of those that other formats have not."""
     script: str = ""
     """The key that the name of a Python file is, where that is a program and no configuration."""
 
@@ -121,6 +123,10 @@ class Format(ABC):
 
         What has no counterpart is added to `lost`, a line each.
         """
+
+    def frame_skip(self, flat: Mapping[str, Any]) -> int | None:
+        """Return how many frames of an Atari game the wrappers skip, None where it is not known."""
+        return None
 
     def notes(self, given: Mapping[str, Any], recipe: Recipe) -> list[str]:
         """Return lines on how `given` was read as the recipe, beside what has no counterpart."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from isobatch.errors import UserError, nearest, shown
-from isobatch.exchange import others, source
+from isobatch.exchange import atari, others, source
 from isobatch.exchange.sb3 import A2C, PPO, Sb3
 from isobatch.exchange.table import Key, Table
 from isobatch.exchange.values import Reader, anything, flag, number, optional, options, whole
+from isobatch.presets import listed_family
 from isobatch.recipe import Recipe
 
 ATARI_WRAPPER = "stable_baselines3.common.atari_wrappers.AtariWrapper"
@@ -30,6 +31,10 @@ OWN: Table = {
 }
 
 
+GENERAL = ("default", "atari")
+"""Entries that are not an environment's."""
+SAMPLED = ("atari", "minigrid")
+"""Families whose published scores are of sampled actions (rl_zoo3/enjoy.py)."""
 ELSEWHERE = ("total_timesteps", "seed", "device", "verbose", "tensorboard_log")
 """SB3's arguments that the zoo has under another name, or on its own command line."""
 
@@ -58,13 +63,13 @@ class Zoo(Sb3):
         rest = {name: value for name, value in given.items() if name not in entries}
         if not entries:
             return super().flatten(rest)
-        wanted = env or rest.get("env")
+        wanted, named = env or rest.get("env"), rest.pop("entry", None)
         if wanted is not None and not isinstance(wanted, str):
             raise UserError(f"zoo: env must be an environment's id, got {shown(wanted)}")
         for name in itertools.chain(*entries.values()):
             others.refuse_key(name, self.name)
-        chosen = _choose(entries, wanted)
-        own = {"env": chosen} if chosen != "atari" else {"env": wanted} if wanted else {}
+        chosen = _choose(entries, wanted, named)
+        own = {"env": wanted or chosen}
         return super().flatten({**own, **entries[chosen], **rest})
 
     def restore(
@@ -92,6 +97,30 @@ class Zoo(Sb3):
     def table(self, flat: Mapping[str, Any]) -> Table:
         """SB3's keys and the zoo's own."""
         return TABLES["a2c" if flat.get("algo") == "a2c" else "ppo"]
+
+    def frame_skip(self, flat: Mapping[str, Any]) -> int:
+        """That of AtariWrapper, where there is one."""
+        for name, arguments in _each_wrapper(flat.get("env_wrapper")):
+            if name == ATARI_WRAPPER:
+                return _take(dict(arguments), "frame_skip", whole, atari.SKIP)
+        return 1
+
+    def notes(self, given: Mapping[str, Any], recipe: Recipe) -> list[str]:
+        """Say which entry it is, and how the zoo's scores were played."""
+        lines, entries = [], _entries(given)
+        if entries and "entry" not in given and _choose(entries, recipe.env) == "default":
+            hint = nearest(recipe.env, [name for name in entries if name not in GENERAL], 1)
+            lines.append(f"the file has no entry for {recipe.env}: its default is used.{hint}")
+        if listed_family(recipe.env) in SAMPLED:
+            return [
+                *lines,
+                "the zoo's published scores here are of sampled actions, as isobatch eval's",
+            ]
+        return [
+            *lines,
+            "the zoo's published scores are of deterministic actions: compare them with "
+            "isobatch eval RUN --deterministic",
+        ]
 
     def fields(self, values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
         """Read the wrappers as well."""
@@ -141,18 +170,42 @@ def _entries(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _choose(entries: dict[str, dict[str, Any]], env: str | None) -> str:
-    if env is None and len(entries) == 1:
-        return next(iter(entries))
-    if env in entries:
-        return str(env)
-    if env and "atari" in entries and ("NoFrameskip" in env or env.startswith("ALE/")):
-        return "atari"
-    listed = ", ".join(entries)
+def _choose(entries: dict[str, dict[str, Any]], env: str | None, named: Any = None) -> str:
+    """Return the environment's own entry, or as the zoo does that of Atari games or the default.
+
+    `named` is an entry that was asked for by its name, whatever the environment.
+    """
+    own = [name for name in entries if name not in GENERAL]
+    if env in GENERAL:
+        what = "all Atari games" if env == "atari" else "environments without one of their own"
+        raise UserError(f"zoo: {env} is no environment but the entry of {what}: name one of those")
+    if named is not None or env in entries:
+        wanted = str(env if named is None else named)
+        if wanted not in entries:
+            raise UserError(f"zoo: the file has no entry {wanted}.{nearest(wanted, list(entries))}")
+        return wanted
+    if env is None and len(entries) == len(own) == 1:
+        return own[0]
     if env is None:
+        listed = ", ".join(own)
         raise UserError(f"zoo: the file has several environments, choose one of {listed}")
-    hint = nearest(env, list(entries))
-    raise UserError(f"zoo: the file has no {env}; it has {listed}.{hint}")
+    if played := atari.game(env):
+        same = (name for name in own if (other := atari.game(name)) and other.id == played.id)
+        if found := next(same, "atari" if "atari" in entries else None):
+            return found
+    if "default" in entries:
+        return "default"
+    raise UserError(f"zoo: the file has no {env}; it has {', '.join(own)}.{nearest(env, own)}")
+
+
+def _each_wrapper(value: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """Yield each wrapper's name and its arguments."""
+    for wrapper in [] if value is None else value if isinstance(value, list) else [value]:
+        if isinstance(wrapper, Mapping) and len(wrapper) == 1:
+            name, arguments = next(iter(wrapper.items()))
+            yield name, arguments if isinstance(arguments, Mapping) else {}
+        else:
+            yield wrapper, {}
 
 
 def _normalization(value: Any, gamma: float, lost: list[str]) -> dict[str, Any]:

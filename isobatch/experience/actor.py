@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from isobatch.envs import Observation
 from isobatch.models import Agent
-from isobatch.models.acting import Act, acting, acting_together
+from isobatch.models.acting import Draw, drawing, drawing_together
 from isobatch.models.distributions import Distribution
 from isobatch.normalize import Following, ObservationNormalizer
 
@@ -20,13 +21,15 @@ class Actor(Protocol):
 
     distribution: Distribution
     """Of its actions."""
+    hold: int
+    """Steps for which an environment's noise is held."""
 
-    def acting(self, n_envs: int) -> Act:
-        """Return how it acts now, as a function of observations [N, ...]."""
+    def drawing(self, n_envs: int) -> Draw:
+        """Return how it acts now, as a function of observations and noise, [N, ...] each."""
         ...
 
-    def noise(self, n_steps: int, n_envs: int, like: Tensor) -> Tensor:
-        """Draw the randomness of its next actions, [T, N, K]."""
+    def noise(self, n_steps: int, n_envs: int, like: Tensor) -> Sequence[Tensor]:
+        """Draw the randomness of its next T actions, [N, ...] each."""
         ...
 
     def values(self, observations: Observation, chunk_size: int) -> Tensor:
@@ -55,19 +58,22 @@ class Single:
         model: Agent,
         prepare: ObservationNormalizer,
         generator: torch.Generator,
+        hold: int = 1,
         trains: bool = False,
     ) -> None:
         """Who `trains` updates its statistics as it acts, where they are updated by step."""
         self.model, self.prepare, self.generator, self.trains = model, prepare, generator, trains
-        self.distribution = model.distribution
+        self.distribution, self.hold = model.distribution, hold
 
-    def acting(self, n_envs: int) -> Act:
+    def drawing(self, n_envs: int) -> Draw:
         """Act by the fastest way there is."""
-        return acting(self.model, self.prepare, n_envs)
+        return drawing(self.model, self.prepare, n_envs)
 
-    def noise(self, n_steps: int, n_envs: int, like: Tensor) -> Tensor:
-        """Draw from its generator."""
-        return self.distribution.noise((n_steps, n_envs), like, self.generator)
+    def noise(self, n_steps: int, n_envs: int, like: Tensor) -> Sequence[Tensor]:
+        """Draw from its generator, and hold what was drawn."""
+        shape = (math.ceil(n_steps / self.hold), n_envs)
+        drawn = self.model.noise(shape, like, self.generator).unbind()
+        return drawn if self.hold == 1 else [drawn[t // self.hold] for t in range(n_steps)]
 
     def values(self, observations: Observation, chunk_size: int) -> Tensor:
         """Value all rows."""
@@ -89,7 +95,7 @@ class Single:
     @property
     def plain(self) -> Single:
         """The same without normalisation."""
-        return Single(self.model, ObservationNormalizer(None), self.generator)
+        return Single(self.model, ObservationNormalizer(None), self.generator, self.hold)
 
 
 class Several:
@@ -97,18 +103,19 @@ class Several:
 
     def __init__(self, actors: Sequence[Single]) -> None:
         self.actors = actors
-        self.distribution = actors[0].distribution
+        self.distribution, self.hold = actors[0].distribution, actors[0].hold
 
-    def acting(self, n_envs: int) -> Act:
+    def drawing(self, n_envs: int) -> Draw:
         """Act for all of them at once where that is quicker."""
         models, share = [each.model for each in self.actors], n_envs // len(self.actors)
         prepare = ObservationNormalizer.joined([each.prepare for each in self.actors], share)
-        return acting_together(models, prepare, share)
+        return drawing_together(models, prepare, share)
 
-    def noise(self, n_steps: int, n_envs: int, like: Tensor) -> Tensor:
+    def noise(self, n_steps: int, n_envs: int, like: Tensor) -> Sequence[Tensor]:
         """Draw each share from its policy's own generator."""
         share = n_envs // len(self.actors)
-        return torch.cat([each.noise(n_steps, share, like) for each in self.actors], 1)
+        shares = [each.noise(n_steps, share, like) for each in self.actors]
+        return [torch.cat(step) for step in zip(*shares, strict=True)]
 
     def values(self, observations: Observation, chunk_size: int) -> Tensor:
         """Value each share by its own policy."""

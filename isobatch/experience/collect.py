@@ -52,8 +52,7 @@ class Collector:
         rollout is shortened so that it is never overrun.
         """
         began, self._env_seconds, n_envs = time.perf_counter(), 0.0, self.env.n_envs
-        act, distribution = actor.acting(n_envs), actor.distribution
-        noise = actor.noise(n_steps, n_envs, self._float).unbind()
+        draw, noise = actor.drawing(n_envs), actor.noise(n_steps, n_envs, self._float)
         record = Recorder(
             n_steps, self.device, has_images=self.env.observation_layout.image is not None
         )
@@ -64,8 +63,7 @@ class Collector:
             for t in range(n_steps):
                 if row_limit is not None and counted + n_envs > row_limit:
                     break
-                params, values = act(self.observation)
-                action = distribution.sample(params, noise[t])
+                action, params, values = draw(self.observation, noise[t])
                 step = self._step(action, t)
                 self.observation = self._on_device(step.observation)
                 record.add(action, params, values, step)
@@ -93,7 +91,7 @@ class Collector:
         """
         n_envs = self.env.n_envs
         (noise,) = actor.noise(1, n_envs, self._float)
-        action = actor.distribution.sample(actor.acting(n_envs)(self.observation)[0], noise)
+        action = actor.drawing(n_envs)(self.observation, noise).actions
         step = self.env.step(action) if restarted is None else self.env.restart(restarted, action)
         self.observation, self.followed = self._on_device(step.observation), False
         self.first = (step.terminated | step.truncated | ~step.valid).to(self.device)

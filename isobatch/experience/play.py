@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -79,13 +80,13 @@ def play_together(choose: Choose, env: BatchedEnv, episodes: int, shares: int) -
 
 def drawing(actor: Actor, n_envs: int, device: torch.device) -> Choose:
     """Return how actions are drawn from an actor's policy as it is now."""
-    act, like = actor.acting(n_envs), torch.zeros((), device=device)
+    draw, like = actor.drawing(n_envs), torch.zeros((), device=device)
+    steps = actor.hold * math.ceil(NOISE_STEPS / actor.hold)
     noise = itertools.chain.from_iterable(
-        actor.noise(NOISE_STEPS, n_envs, like).unbind() for _ in itertools.count()
+        actor.noise(steps, n_envs, like) for _ in itertools.count()
     )
 
     def choose(observation: Observation) -> Tensor:
-        params, _ = act({part: each.to(device) for part, each in observation.items()})
-        return actor.distribution.sample(params, next(noise))
+        return draw({k: each.to(device) for k, each in observation.items()}, next(noise)).actions
 
     return choose

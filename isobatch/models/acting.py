@@ -7,7 +7,7 @@ costs less, on views of the very same weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,16 +15,42 @@ from torch import Tensor
 
 from isobatch.envs.step import Observation
 from isobatch.models.actor_critic import ActorCritic
-from isobatch.models.agent import Agent
+from isobatch.models.agent import Agent, Drawn
+from isobatch.models.distributions import Distribution
 from isobatch.models.encoders import MlpEncoder, only_mlp
 
 Prepare = Callable[[Observation], Observation]
 Act = Callable[[Observation], tuple[Tensor, Tensor | None]]
 """Observations -> (policy parameters [N, P], values [N] or None), as `ActorCritic.act`."""
+Draw = Callable[[Observation, Tensor], Drawn]
+"""(observations, noise [N, ...]) -> actions and what `Act` gives, as `Agent.draw`."""
 
 NUMPY_ROWS = 64
 """Up to this many rows NumPy is the faster."""
 ACTIVATIONS = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0, out=x)}
+
+
+def drawing(model: Agent, prepare: Prepare, n_rows: int) -> Draw:
+    """Return how actions are drawn for `n_rows` environments with the model as it is now."""
+    if model.uses_sde:
+        return lambda observation, noise: model.draw(prepare(observation), noise)
+    return _sampling(acting(model, prepare, n_rows), model.distribution)
+
+
+def drawing_together(models: Sequence[Agent], prepare: Prepare, n_rows: int) -> Draw:
+    """Return the same for several models, the k-th in the k-th `n_rows` of the environments."""
+    if not models[0].uses_sde:
+        return _sampling(acting_together(models, prepare, n_rows), models[0].distribution)
+    together = _in_turn([model.draw for model in models], prepare)
+    return lambda observation, noise: Drawn(*together(observation, noise))
+
+
+def _sampling(act: Act, distribution: Distribution) -> Draw:
+    def draw(observation: Observation, noise: Tensor) -> Drawn:
+        params, values = act(observation)
+        return Drawn(distribution.sample(params, noise), params, values)
+
+    return draw
 
 
 def acting(model: Agent, prepare: Prepare, n_rows: int) -> Act:
@@ -48,7 +74,7 @@ def acting_together(models: Sequence[Agent], prepare: Prepare, n_rows: int) -> A
     networks = [_network(model) for model in models] if n_rows <= NUMPY_ROWS else []
     known = [each for each in networks if each is not None]
     if len(known) < len(models):
-        return _acting_in_turn(models, prepare, n_rows)
+        return _in_turn([acting(model, _unchanged, n_rows) for model in models], prepare)
     together = _stacked(known)
 
     def act(observation: Observation) -> tuple[Tensor, Tensor | None]:
@@ -60,18 +86,25 @@ def acting_together(models: Sequence[Agent], prepare: Prepare, n_rows: int) -> A
     return act
 
 
-def _acting_in_turn(models: Sequence[Agent], prepare: Prepare, n_rows: int) -> Act:
-    acts = [acting(model, lambda prepared: prepared, n_rows) for model in models]
+def _in_turn(calls: Sequence[Callable[..., Any]], prepare: Prepare) -> Callable[..., Any]:
+    """Return how each acts for its share of the observations, and of what is given beside them."""
+    count = len(calls)
 
-    def act(observation: Observation) -> tuple[Tensor, Tensor | None]:
-        shares = {part: rows.chunk(len(acts)) for part, rows in prepare(observation).items()}
+    def call(observation: Observation, *given: Tensor) -> tuple[Any, ...]:
+        shares = {part: rows.chunk(count) for part, rows in prepare(observation).items()}
+        beside = [each.chunk(count) for each in given]
         found = [
-            own({part: rows[k] for part, rows in shares.items()}) for k, own in enumerate(acts)
+            own({part: rows[k] for part, rows in shares.items()}, *(each[k] for each in beside))
+            for k, own in enumerate(calls)
         ]
-        values = [value for _, value in found if value is not None]
-        return torch.cat([params for params, _ in found]), torch.cat(values) if values else None
+        columns = zip(*found, strict=True)
+        return tuple(None if each[0] is None else torch.cat(each) for each in columns)
 
-    return act
+    return call
+
+
+def _unchanged(observation: Observation) -> Observation:
+    return observation
 
 
 Layer = tuple[np.ndarray, np.ndarray]

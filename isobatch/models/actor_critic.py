@@ -9,15 +9,25 @@ import torch
 from torch import Tensor, nn
 
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
-from isobatch.models.agent import Agent
+from isobatch.errors import UserError
+from isobatch.models.agent import Agent, Drawn
 from isobatch.models.distributions import distribution_of
 from isobatch.models.encoders import Encoder, EncoderFactory, MlpEncoder, headed, make_encoder
 from isobatch.models.layers import linear, make_head
 from isobatch.recipe import Model
 
+SDE_EPSILON = 1e-6
+"""Added to gSDE's variance, as in Stable-Baselines3."""
+
 
 class Actor(nn.Module):
-    """Encoder, own hidden layers and head: observation -> distribution parameters [B, P]."""
+    """Encoder, own hidden layers and head: observation -> distribution parameters [B, P].
+
+    With gSDE (Raffin et al. 2020) the free parameters are a matrix of log standard deviations
+    [L, K], one for each feature and action. An action is mu(s) + f(s) E with E ~ N(0, exp(free)^2),
+    so that over E its variance is f(s)^2 exp(free)^2. The features f are those the head gets; this
+    variance does not train them.
+    """
 
     def __init__(self, encoder: Encoder, actions: ActionLayout, model: Model) -> None:
         super().__init__()
@@ -27,15 +37,31 @@ class Actor(nn.Module):
         width = self.hidden.n_features
         self.head = make_head(width, distribution.n_outputs, model.init, gain=0.01)
         free = distribution.n_params - distribution.n_outputs
-        self.free = nn.Parameter(torch.full((free,), float(model.log_std_init))) if free else None
+        if model.use_sde and not free:
+            raise UserError("use_sde needs continuous actions", field="use_sde")
+        self.uses_sde = model.use_sde
+        shape = (width, free) if model.use_sde else (free,)
+        self.free = nn.Parameter(torch.full(shape, float(model.log_std_init))) if free else None
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the policy's parameters."""
+        if self.uses_sde:
+            return self.params(self.hidden(self.encoder(observation)))
         return self._with_free(headed(self.encoder, self.hidden, self.head, observation))
 
     def params(self, features: Tensor) -> Tensor:
         """Return the policy's parameters from what its hidden layers give."""
-        return self._with_free(linear(features, self.head))
+        outputs = linear(features, self.head)
+        if self.free is None or not self.uses_sde:
+            return self._with_free(outputs)
+        variance = features.detach().square() @ (2 * self.free).exp() + SDE_EPSILON
+        return torch.cat([outputs, 0.5 * variance.log()], -1)
+
+    def explored(self, params: Tensor, features: Tensor, noise: Tensor) -> Tensor:
+        """Return actions [B, K] of gSDE, given a standard normal matrix for each [B, L, K]."""
+        assert self.free is not None
+        means, matrices = params.chunk(2, 1)[0], self.free.exp() * noise
+        return means + torch.einsum("bl,blk->bk", features, matrices)
 
     def _with_free(self, outputs: Tensor) -> Tensor:
         if self.free is None:
@@ -60,7 +86,7 @@ class ActorCritic(Agent):
         auxiliary: bool = False,
     ) -> None:
         super().__init__()
-        self.architecture = model.architecture
+        self.architecture, self.uses_sde = model.architecture, model.use_sde
         self.distribution = distribution_of(actions)
         first = make_encoder(observations, model, encoder)
         self.actor = Actor(first, actions, model)
@@ -95,9 +121,28 @@ class ActorCritic(Agent):
 
         A separate critic is cheaper to run over the whole rollout at once, by `values`.
         """
+        _, params, values = self._acted(observation)
+        return params, values
+
+    def noise(self, shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw the distribution's noise; of gSDE a matrix for each action, [*shape, L, K]."""
+        if not self.uses_sde or self.actor.free is None:
+            return super().noise(shape, like, generator)
+        return like.new_empty((*shape, *self.actor.free.shape)).normal_(generator=generator)
+
+    def draw(self, observation: dict[str, Tensor], noise: Tensor) -> Drawn:
+        """Return actions of the policy, given the randomness [B, ...] of each."""
+        if not self.uses_sde:
+            return super().draw(observation, noise)
+        features, params, values = self._acted(observation)
+        return Drawn(self.actor.explored(params, features, noise), params, values)
+
+    def _acted(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return what the policy's head gets, and as `act`."""
         features = self.actor.encoder(observation)
-        params = self.actor.params(self.actor.hidden(features))
-        return params, None if self.critic_encoder else self._value(observation, features)
+        own = self.actor.hidden(features)
+        values = None if self.critic_encoder else self._value(observation, features)
+        return own, self.actor.params(own), values
 
     def values(self, observation: dict[str, Tensor]) -> Tensor:
         """Return values [B]."""

@@ -86,7 +86,7 @@ def collect(
         chunk = chunk_rows(env.observation_layout.image, recipe.model.encoder)
         collector = Collector(env, torch.device("cpu"), chunk)
         generator = torch.Generator().manual_seed(seed)
-        actor = Single(policy.model, policy.normalizer, generator)
+        actor = Single(policy.model, policy.normalizer, generator, recipe.noise_hold)
         _explore(policy)
 
         def act(steps: int) -> Rollout:

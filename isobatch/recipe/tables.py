@@ -42,9 +42,11 @@ if TYPE_CHECKING:
     from isobatch.scaling import Rescaled
 
 Schedule = Literal["constant", "linear"]
+RateSchedule = Literal["constant", "linear", "kl-adaptive"]
 Rate = Annotated[float, Bound(lambda x: 0 < x <= 100, "must be positive and at most 100")]
 RateOrNone = Annotated[float, Bound(lambda x: 0 <= x <= 100, "must lie in [0, 100]")]
 LogStd = Annotated[float, Bound(lambda x: abs(x) <= 20, "must lie in [-20, 20]")]
+SampleFreq = Annotated[int, Bound(lambda x: x == -1 or x > 0, "must be positive, or -1")]
 Threads = Annotated[int, Bound(lambda x: 0 <= x <= 1024, "must lie in [0, 1024]")]
 USERS_OWN = "python:make_env"
 """The environment id of recipes whose environment comes through `make_env`."""
@@ -125,6 +127,11 @@ class Model:
     biases included (torch); or PyTorch's own but for orthogonal heads (torch-encoder)."""
     log_std_init: LogStd = 0.0
     """Initial log standard deviation of continuous actions."""
+    use_sde: bool = False
+    """State-dependent exploration (gSDE) of continuous actions, as in SB3: the noise is the last
+    features of the policy times a random matrix, which each environment keeps for some steps."""
+    sde_sample_freq: SampleFreq = -1
+    """With use_sde: draw new matrices every this many steps of a rollout; -1: once per rollout."""
 
 
 @dataclass(frozen=True)
@@ -327,8 +334,16 @@ class Optimizer:
     """Optimiser."""
     learning_rate: Rate = 3e-4
     """Learning rate."""
-    learning_rate_schedule: Schedule = "constant"
-    """Constant, or linear decay to 0 over the budget in environment steps."""
+    learning_rate_schedule: RateSchedule = "constant"
+    """Constant, linear decay to 0 over the budget in environment steps, or adapted to the KL
+    divergence before every gradient step, as in rsl_rl (kl-adaptive)."""
+    desired_kl: Positive = 0.01
+    """With kl-adaptive: divide the learning rate by 1.5 if the minibatch's exact KL from the policy
+    before the iteration exceeds twice this, multiply it by 1.5 below half of this."""
+    min_learning_rate: Rate = 1e-5
+    """With kl-adaptive: the learning rate is never reduced below this."""
+    max_learning_rate: Rate = 1e-2
+    """With kl-adaptive: the learning rate is never increased above this."""
     adam_beta1: Decay = 0.9
     """Adam's and RAdam's beta1, the decay of the mean gradient."""
     adam_beta2: Decay = 0.999
@@ -401,6 +416,8 @@ class Recipe:
         if self.evaluation.eval_marks and self.evaluation.eval_every:
             raise UserError("give eval_marks or eval_every, not both", field="eval_every")
         _check_algorithm(self)
+        if self.adapts_rate:
+            _check_adaptive_rate(self)
 
     @property
     def algorithm(self) -> registry.Algorithm:
@@ -418,9 +435,22 @@ class Recipe:
         return self.algorithm.proximal == "average"
 
     @property
+    def adapts_rate(self) -> bool:
+        """Whether the learning rate follows the KL divergence, and is only begun with."""
+        return self.optimizer.learning_rate_schedule == "kl-adaptive"
+
+    @property
     def trains_value_apart(self) -> bool:
         """Whether the value function has its own epochs, and so its own optimiser."""
         return self.objective.n_value_epochs not in (0, self.batch.n_epochs)
+
+    @property
+    def noise_hold(self) -> int:
+        """Steps for which an environment's exploration noise is held: 1 but with use_sde."""
+        frequency, n_steps = self.model.sde_sample_freq, self.batch.n_steps
+        if not self.model.use_sde:
+            return 1
+        return n_steps if frequency == -1 else min(frequency, n_steps)
 
     @property
     def probe_interval(self) -> int:
@@ -593,6 +623,18 @@ def _check_algorithm(recipe: Recipe) -> None:
             f"must be decoupled for {recipe.algo}, whose proximal policy is its average",
             recipe.objective.staleness_loss,
         )
+
+
+def _check_adaptive_rate(recipe: Recipe) -> None:
+    """Refuse a learning rate that follows a KL which is not there, or bounds that cross."""
+    settings, name = recipe.optimizer, "learning_rate_schedule"
+    demand = f"cannot follow the KL for {recipe.algo}, which has no policy gradient"
+    _require(recipe.algorithm.policy_gradient, name, demand, settings.learning_rate_schedule)
+    steps = recipe.batch.grad_steps_per_iteration
+    demand = "needs 2 or more gradient steps per iteration: before the first the KL is 0"
+    _require(steps > 1, name, f"kl-adaptive {demand}", steps)
+    least, most = settings.min_learning_rate, settings.max_learning_rate
+    _require(least <= most, "min_learning_rate", f"must be at most max_learning_rate {most}", least)
 
 
 def _require(holds: bool, name: str, demand: str, value: Any) -> None:

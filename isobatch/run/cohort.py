@@ -42,8 +42,9 @@ from isobatch.update import Joinable, Stepper, chunk_rows, worth_compiling
 from isobatch.update.stacked import COEFFICIENTS, Stack, Wanted
 
 NUMBERS = (
-    *COEFFICIENTS, "learning_rate", "adam_beta1", "adam_beta2", "adam_eps", "rms_decay", "momentum",
-    "max_grad_norm", "gamma", "gae_lambda", "clip_range", "target_kl", "advantage_decay",
+    *COEFFICIENTS, "learning_rate", "min_learning_rate", "max_learning_rate", "desired_kl",
+    "adam_beta1", "adam_beta2", "adam_eps", "rms_decay", "momentum", "max_grad_norm", "gamma",
+    "gae_lambda", "clip_range", "target_kl", "advantage_decay",
     "proximal_decay", "reward_gamma", "reward_clip", "total_timesteps", "seed", "epsilon_start",
     "epsilon_end", "epsilon_fraction", "log_std_init",
 )  # fmt: skip

@@ -67,7 +67,8 @@ class Due(NamedTuple):
         state = self.state
         device = state.parameters.vector.device
         generator = mixed_generator(state.recipe.seed, self.place, device=device)
-        return Single(state.model, state.observation_normalizer, generator)
+        hold = state.recipe.noise_hold
+        return Single(state.model, state.observation_normalizer, generator, hold)
 
 
 class Played(NamedTuple):

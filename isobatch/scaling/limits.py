@@ -124,6 +124,15 @@ def _clipped_gradient(recipe: Recipe, factors: Factors) -> str | None:
     )
 
 
+def _follows_kl(recipe: Recipe, factors: Factors) -> str | None:
+    if not recipe.adapts_rate or not factors.sizes_differ:
+        return None
+    return (
+        f"the step size follows the KL (desired_kl {recipe.optimizer.desired_kl:g}), so the "
+        "step-size rule does not apply: learning_rate is only the starting value and stays"
+    )
+
+
 def _stops_at_kl(recipe: Recipe, factors: Factors) -> str | None:
     target = recipe.objective.target_kl
     if target is None or not factors.sizes_differ:
@@ -173,6 +182,21 @@ def _lookahead(recipe: Recipe, factors: Factors) -> str | None:
     )
 
 
+def _held_noise(recipe: Recipe, factors: Factors) -> str | None:
+    old, new = recipe.noise_hold, recipe.replace(batch=factors.new).noise_hold
+    if old == new:
+        return None
+    advice = (
+        f"sde_sample_freq {old} holds it for as long as before"
+        if old < factors.new.n_steps
+        else "it cannot be held longer than a rollout"
+    )
+    return (
+        f"use_sde: exploration noise is held for {new} steps, {old} before, since it is drawn "
+        f"anew for every rollout: {advice}"
+    )
+
+
 def _beyond_noise(factors: Factors, noise_scale: float) -> str | None:
     size = factors.new.minibatch_size
     if size < NEAR * noise_scale:
@@ -197,8 +221,10 @@ LIMITS: list[Limit] = [
     _unregistered,
     _several_epochs,
     _other_epochs,
+    _follows_kl,
     _stops_at_kl,
     _staleness,
+    _held_noise,
 ]
 """What may change learning, the most important first."""
 DETAILS: list[Limit] = [

@@ -124,9 +124,12 @@ def _batch_changes(old: Recipe, new: Recipe) -> list[Change]:
 
 
 def _step_size(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change]:
-    """Adam by the square root of the minibatch, SGD in proportion to it."""
+    """Adam by the square root of the minibatch, SGD in proportion to it.
+
+    One that follows the KL divergence finds its size by itself (`limits`).
+    """
     settings, c = recipe.optimizer, factors.opt
-    if c == 1:
+    if c == 1 or recipe.adapts_rate:
         return []
     if settings.optimizer in ROOT_RULE:
         divisor, rule = math.sqrt(c), "/ sqrt(c_opt)"
@@ -151,14 +154,14 @@ def _step_size_and_momentum(recipe: Recipe, factors: Factors, warnings: list[str
     if settings.optimizer != "sgd" or c == 1 or not old:
         return _step_size(recipe, factors, warnings)
     new, rate = old ** (1 / c), settings.learning_rate
-    return [
-        Change(
-            "learning_rate",
-            rate,
-            rate * (1 - new) / (c * (1 - old)),
-            "(1 - mu') / (c_opt (1 - mu))",
-            "keeps the change of the weights per sample the same, momentum's sum included",
-        ),
+    step_size = Change(
+        "learning_rate",
+        rate,
+        rate * (1 - new) / (c * (1 - old)),
+        "(1 - mu') / (c_opt (1 - mu))",
+        "keeps the change of the weights per sample the same, momentum's sum included",
+    )
+    return [step_size] * (not recipe.adapts_rate) + [
         Change("momentum", old, new, "^ (1 / c_opt)", "momentum covers as many samples as before"),
     ]
 
@@ -269,7 +272,7 @@ def _phase(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change
 
 def _auxiliary(recipe: Recipe, factors: Factors, warnings: list[str]) -> list[Change]:
     """The auxiliary optimiser by its own minibatch, of whole segments."""
-    if not recipe.is_phasic:
+    if not recipe.is_phasic or (recipe.adapts_rate and not recipe.phasic.aux_learning_rate):
         return []
     phasic, old, new = recipe.phasic, factors.old, factors.new
     c = phasic.minibatch_rows(old) / phasic.minibatch_rows(new)

@@ -9,7 +9,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from isobatch.recipe import Optimizer, Schedule
+from isobatch.recipe import Optimizer, RateSchedule
+
+RATE_FACTOR = 1.5
+"""By how much a step size that follows the KL divergence changes at once, as in rsl_rl."""
 
 
 class FlatParameters:
@@ -228,9 +231,35 @@ def make_optimizer(parameters: FlatParameters, settings: Optimizer) -> FlatOptim
     return OPTIMIZERS[settings.optimizer](parameters)
 
 
-def scheduled(value: float, schedule: Schedule, env_steps: int, total_timesteps: int) -> float:
-    """Return a hyperparameter at `env_steps`: constant, or linear to 0 at the budget's end."""
-    if schedule == "constant":
+class AdaptiveRate:
+    """A step size that follows the KL divergence from the policy that acted, as rsl_rl has it.
+
+    lr <- max(lr / 1.5, least) if KL > 2 desired,  min(1.5 lr, most) if 0 < KL < desired / 2
+    """
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def follow(self, kl: Tensor, settings: Optimizer) -> float:
+        """Take in the mean KL of the minibatch that is stepped on next; return its step size."""
+        if kl > 2 * settings.desired_kl:
+            self.rate = max(settings.min_learning_rate, self.rate / RATE_FACTOR)
+        elif 0 < kl < settings.desired_kl / 2:
+            self.rate = min(settings.max_learning_rate, self.rate * RATE_FACTOR)
+        return self.rate
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        return {"rate": torch.tensor(self.rate, dtype=torch.float64)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore from `state_dict`."""
+        self.rate = float(state["rate"])
+
+
+def scheduled(value: float, schedule: RateSchedule, env_steps: int, total_timesteps: int) -> float:
+    """Return a hyperparameter at `env_steps`: linear to 0 at the budget's end, or as it is."""
+    if schedule != "linear":
         return value
     return value * max(0.0, 1.0 - env_steps / total_timesteps)
 

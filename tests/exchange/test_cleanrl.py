@@ -3,6 +3,7 @@ from round_trip import comes_back
 
 from isobatch import exchange
 from isobatch.batch import Batch
+from isobatch.errors import UserError
 from isobatch.recipe import Recipe
 
 # The Args of CleanRL's scripts, as their args.json has them.
@@ -90,7 +91,7 @@ def test_the_command_is_read_as_it_was_typed():
     imported = exchange.read("cleanrl", given)
     assert imported.unknown == []
     assert imported.recipe.objective.clip_range_vf is None
-    assert imported.recipe.env == "PongNoFrameskip-v4"
+    assert imported.recipe.env == "Pong-v5"
     assert imported.recipe.batch.n_envs == 8
     moved = imported.recipe.replace(n_envs=16)
     text = exchange.write("cleanrl", moved, given).text
@@ -110,10 +111,88 @@ def test_the_text_is_a_command_that_is_read_back():
     assert exchange.read("cleanrl", back).recipe == recipe
 
 
-def test_a_name_of_ones_own_leaves_the_script_open():
-    imported = exchange.read("cleanrl", {"exp_name": "mine", "clip_vloss": False})
+def test_a_script_is_never_guessed():
+    with pytest.raises(UserError, match="exp_name 'mine' is none of its scripts: give script=NAME"):
+        exchange.read("cleanrl", {"exp_name": "mine"})
+    with pytest.raises(UserError, match=r"script 'ppo_atar' is none .* mean ppo_atari\?"):
+        exchange.read("cleanrl", exchange.arguments("cleanrl", ["python", "ppo_atar.py"]))
+    given = exchange.arguments("cleanrl", ["python", "my_atari.py", "script=ppo_atari"])
+    assert exchange.read("cleanrl", given | {"exp_name": "mine"}).recipe.batch.n_envs == 8
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("dqn_atari_jax", "learns off-policy"),
+        ("sac_continuous_action", "learns off-policy"),
+        ("ppo_rnd_envpool", "rewards novelty"),
+        ("ppo_atari_lstm", "needs a recurrent network"),
+        ("pqn_atari_envpool_lstm", "needs a recurrent network"),
+        ("ppo_trxl", "needs a network with memory"),
+        ("ppo_pettingzoo_ma_atari", "trains several agents"),
+    ],
+)
+def test_other_scripts_are_refused_by_name(script, why):
+    for key in ("script", "exp_name"):
+        with pytest.raises(UserError, match=rf"cleanrl: {script}\.py {why}"):
+            exchange.read("cleanrl", {key: script})
+
+
+def test_ppg_is_read_with_its_phases():
+    imported = comes_back("cleanrl", {"exp_name": "ppg_procgen"})
+    recipe = imported.recipe
+    assert (recipe.algo, recipe.env, recipe.batch) == (
+        "ppg",
+        "StarpilotEasy-v0",
+        Batch(n_envs=64, n_steps=256, n_minibatches=8, n_epochs=1),
+    )
+    assert recipe.phasic.n_policy_iterations == 32
+    assert recipe.phasic.n_aux_epochs == 6
+    assert recipe.phasic.segments(64) == 4
+    assert (recipe.model.architecture, recipe.model.init) == ("detach", "reference")
+    assert recipe.objective.advantage_normalization == "batch"
+    assert recipe.optimizer.adam_eps == 1e-8
     assert len(imported.unknown) == 1
-    assert imported.unknown[0].startswith("script mine: unknown; ppo.py's defaults")
+    assert "share one Adam" in imported.unknown[0]
+    words = ["python", "ppg_procgen.py", "--no-adv-norm-fullbatch", "--n-aux-grad-accum", "2"]
+    moved = exchange.read("cleanrl", exchange.arguments("cleanrl", words)).recipe
+    assert moved.objective.advantage_normalization == "none"
+    assert moved.phasic.segments(64) == 8  # 4 rollouts, accumulated twice.
+
+
+def test_pqn_is_read_with_the_gradient_that_its_loss_has():
+    recipe = comes_back("cleanrl", {"exp_name": "pqn"}).recipe
+    assert recipe.algo == "pqn"
+    # Its loss is twice that here, so a norm of 10 there is one of 5 here.
+    assert recipe.optimizer.max_grad_norm == 5.0
+    assert (recipe.optimizer.optimizer, recipe.model.hidden_sizes) == ("radam", (120, 84))
+    assert recipe.model.layer_norm
+    assert recipe.objective.gae_lambda == 0.65
+    exploration = recipe.exploration
+    assert (exploration.epsilon_start, exploration.epsilon_end) == (1.0, 0.05)
+    assert exploration.epsilon_fraction == 0.5
+    atari = comes_back("cleanrl", {"exp_name": "pqn_atari_envpool"}).recipe
+    assert (atari.env, atari.model.encoder) == ("Breakout-v5", "nature")
+    assert atari.exploration.epsilon_end == 0.01
+
+
+def test_processes_of_several_gpus_are_added_up():
+    given = {"exp_name": "ppo_atari_multigpu", "local_num_envs": 4, "world_size": 3}
+    imported = exchange.read("cleanrl", given)
+    assert imported.recipe.batch == Batch(12, 128, 4, 4)
+    assert imported.unknown[0].startswith("world_size 3: each process normalises")
+    moved = exchange.write("cleanrl", imported.recipe.replace(n_envs=24), given)
+    assert moved.given == given | {"local_num_envs": 8}
+    with pytest.raises(UserError, match=r"num_envs 8 does not agree .* make it 12"):
+        exchange.read("cleanrl", given | {"num_envs": 8})
+
+
+def test_what_a_script_does_not_read_is_not_read():
+    given = {"exp_name": "ppo_atari_envpool_xla_jax", "clip_vloss": True, "target_kl": 0.01}
+    imported = exchange.read("cleanrl", given)
+    assert imported.unknown == []
+    assert imported.recipe.objective.clip_range_vf is None
+    assert imported.recipe.objective.target_kl is None
 
 
 def test_only_what_moved_is_written_and_what_follows_is_left_out():

@@ -80,7 +80,7 @@ def test_configurations_come_back(given):
     imported = comes_back("rsl_rl", {"num_envs": 4096, **given})
     told = [line.split(" ", 1)[0] for line in imported.unknown]
     obs = ["obs_groups"] if given is NEWEST else []
-    assert told == ["algorithm.schedule", *obs]
+    assert told == obs
     objective = imported.recipe.objective
     assert (objective.clip_range_vf, objective.clip_vf_loss) == (0.2, "max")
 
@@ -110,7 +110,8 @@ def test_numbers_keep_their_meaning():
     assert recipe.objective.vf_coef == 2.0
     assert recipe.objective.advantage_normalization == "batch"
     assert recipe.optimizer.adam_eps == 1e-8
-    assert recipe.optimizer.learning_rate_schedule == "constant"
+    assert recipe.optimizer.learning_rate_schedule == "kl-adaptive"
+    assert recipe.optimizer.desired_kl == 0.01
     assert recipe.model.hidden_sizes == (512, 256, 128)
     assert recipe.model.activation == "elu"
     assert (recipe.model.init, recipe.model.log_std_init) == ("torch", 0.0)
@@ -146,6 +147,32 @@ def test_activations_have_their_names(theirs, ours):
     given = {"num_envs": 64, **copy.deepcopy(EXAMPLE)}
     given["runner"]["policy"]["activation"] = theirs
     assert comes_back("rsl_rl", given).recipe.model.activation == ours
+
+
+@pytest.mark.parametrize(
+    ("schedule", "desired_kl", "wanted"),
+    [
+        ("adaptive", 0.02, ("kl-adaptive", 0.02)),
+        ("adaptive", None, ("constant", 0.01)),  # rsl_rl then leaves it alone.
+        ("fixed", 0.02, ("constant", 0.02)),
+    ],
+)
+def test_the_step_size_follows_the_kl_where_it_does_there(schedule, desired_kl, wanted):
+    algorithm = ALGORITHM | {"schedule": schedule, "desired_kl": desired_kl}
+    given = {"num_envs": 64, **LEGGED_GYM, "algorithm": algorithm}
+    recipe = exchange.read("rsl_rl", given).recipe
+    found = recipe.optimizer.learning_rate_schedule, recipe.optimizer.desired_kl
+    assert found == wanted
+    back = exchange.write("rsl_rl", recipe)
+    assert back.missing == []
+    assert exchange.read("rsl_rl", back.given).recipe == recipe
+    assert exchange.write("rsl_rl", recipe, given).given == given
+
+
+def test_other_bounds_are_said_when_written():
+    recipe = exchange.read("rsl_rl", {"num_envs": 64, **LEGGED_GYM}).recipe
+    missing = exchange.write("rsl_rl", recipe.replace(min_learning_rate=1e-6)).missing
+    assert missing == ["min_learning_rate 1e-06: reads back from rsl_rl as 1e-05"]
 
 
 def test_words_find_their_table():

@@ -145,6 +145,16 @@ def test_the_beginning_is_read():
     assert (model.init, model.log_std_init, model.activation) == ("torch", -2.0, "gelu")
 
 
+@pytest.mark.parametrize("algo", ["ppo", "a2c"])
+@pytest.mark.parametrize(("given", "frequency"), [(-1, -1), (4, 4), (0, -1)])
+def test_state_dependent_exploration_is_read(algo, given, frequency):
+    keys = {"algo": algo, "use_sde": True, "sde_sample_freq": given}
+    imported = exchange.read("sb3", keys) if given == 0 else comes_back("sb3", keys)
+    assert imported.unknown == []
+    model = imported.recipe.model
+    assert (model.use_sde, model.sde_sample_freq) == (True, frequency)
+
+
 def test_adams_own_settings_pass_through():
     given = {"policy_kwargs": "dict(optimizer_kwargs=dict(betas=(0.8, 0.99)))"}
     optimizer = exchange.read("sb3", given).recipe.optimizer
@@ -175,8 +185,11 @@ def test_a_minibatch_larger_than_the_rollout_is_the_rollout():
     ("given", "line"),
     [
         ({"clip_range_vf": "lin_0.2"}, "clip_range_vf lin_0.2: a linear schedule; in Isobatch"),
-        ({"use_sde": True}, "use_sde True: state-dependent exploration"),
-        ({"sde_sample_freq": 4}, "sde_sample_freq 4: how often"),
+        ({"use_sde": True, "policy_kwargs": "dict(full_std=False)"},
+         "policy_kwargs full_std False: one standard deviation of gSDE per feature"),
+        ({"use_sde": True, "policy_kwargs": "dict(use_expln=True)"},
+         "policy_kwargs use_expln True: another function"),
+        ({"policy_kwargs": "dict(use_sde=True)"}, "policy_kwargs use_sde True: an argument of PPO"),
         ({"device": "cuda:1"}, "device cuda:1: Isobatch has"),
         ({"rollout_buffer_kwargs": {"a": 1}}, "rollout_buffer_kwargs"),
         ({"policy": "MultiInputPolicy"}, "policy MultiInputPolicy"),

@@ -143,13 +143,12 @@ def entries(tmp_path):
         ("HalfCheetah-v4", []),
         ("CarRacing-v2", [
             "env_wrapper {'rl_zoo3.wrappers.FrameSkip': {'skip': 2}}", "frame_stack 2",
-            "use_sde True", "sde_sample_freq 4",
         ]),
     ],
 )  # fmt: skip
 def test_entries_come_back(entries, env, unknown):
     imported = comes_back("zoo", entries("ppo.yml"), env)
-    assert imported.recipe.env == env
+    assert imported.recipe.env == env.replace("NoFrameskip-v4", "-v5")
     assert len(imported.unknown) == len(unknown)
     for line, begins in zip(imported.unknown, unknown, strict=True):
         assert line.startswith(begins)
@@ -185,7 +184,7 @@ def test_atari_and_normalisation_are_read(entries):
 
 def test_the_environment_is_chosen_or_asked_for(entries):
     given = entries("ppo.yml")
-    with pytest.raises(UserError, match="several environments, choose one of atari, CartPole-v1"):
+    with pytest.raises(UserError, match="several environments, choose one of CartPole-v1, Lunar"):
         exchange.read("zoo", given)
     with pytest.raises(UserError, match=r"no CartPole-v0; it has .*mean CartPole-v1"):
         exchange.read("zoo", given, "CartPole-v0")
@@ -290,3 +289,69 @@ def test_what_only_other_algorithms_have_is_refused(key, whose):
 def test_a2cs_arguments_ask_for_a2c():
     with pytest.raises(UserError, match="use_rms_prop is an argument of A2C: add algo=a2c"):
         exchange.read("zoo", {"use_rms_prop": True})
+
+
+def test_environments_without_an_entry_have_the_default(entries):
+    given = entries("ppo.yml", "default:\n  n_timesteps: 1e6\n  n_envs: 3\n" + PPO)
+    imported = exchange.read("zoo", given, "CartPole-v0")
+    assert (imported.recipe.env, imported.recipe.batch.n_envs) == ("CartPole-v0", 3)
+    said = "the file has no entry for CartPole-v0: its default is used. Did you mean CartPole-v1?"
+    assert said in imported.notes
+    assert exchange.read("zoo", given, "PongNoFrameskip-v4").recipe.batch.n_envs == 8
+    for name in ("default", "atari"):
+        with pytest.raises(UserError, match=f"zoo: {name} is no environment but the entry of"):
+            exchange.read("zoo", given, name)
+    with pytest.raises(UserError, match="choose one of CartPole-v1"):
+        exchange.read("zoo", given)
+
+
+def test_an_entry_may_be_asked_for_by_name(entries):
+    given = entries("ppo.yml") | {"entry": "LunarLander-v2"}
+    recipe = exchange.read("zoo", given, "Acrobot-v1").recipe
+    assert (recipe.env, recipe.batch.n_steps) == ("Acrobot-v1", 1024)
+    with pytest.raises(UserError, match=r"no entry Lunar\."):
+        exchange.read("zoo", given | {"entry": "Lunar"}, "Acrobot-v1")
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "said"),
+    [
+        ("PongNoFrameskip-v4", (), "no sticky actions, frame skip 4"),
+        (
+            "PongNoFrameskip-v0",
+            ("repeat_action_probability=0.25",),
+            "sticky actions (0.25), frame skip 4",
+        ),
+        (
+            "ALE/Pong-v5",
+            ("repeat_action_probability=0.25", "frame_skip=16"),
+            "sticky actions (0.25), frame skip 16 (its own 4 x the wrapper's 4)",
+        ),
+    ],
+)
+def test_games_are_envpools_with_the_options_that_their_ids_mean(entries, env, options, said):
+    imported = exchange.read("zoo", entries("ppo.yml"), env)
+    assert imported.recipe.env == "Pong-v5"
+    assert imported.recipe.environment.env_options == options
+    assert imported.notes[0] == f"{env} runs as EnvPool's Pong-v5: {said}"
+    exported = exchange.write("zoo", imported.recipe)
+    assert list(exported.given) == [env]
+    assert exported.missing == []
+    # EnvPool takes these options, and they are what its own id does not do.
+    assert exchange.read("zoo", entries("ppo.yml"), "Pong-v5").recipe.environment.env_options == ()
+
+
+def test_a_name_like_a_games_is_not_taken_for_one(entries):
+    given = {"default": {"n_envs": 2}, "atari": {"n_envs": 8}}
+    assert exchange.read("zoo", given, "Humanoid-v5").recipe.batch.n_envs == 2
+    assert exchange.read("zoo", given, "Humanoid-v5").recipe.env == "Humanoid-v5"
+
+
+def test_how_the_zoos_scores_were_played_is_said(entries):
+    notes = exchange.read("zoo", entries("ppo.yml"), "CartPole-v1").notes
+    assert notes == [
+        "the zoo's published scores are of deterministic actions: compare them with "
+        "isobatch eval RUN --deterministic"
+    ]
+    (_, said) = exchange.read("zoo", entries("ppo.yml"), "PongNoFrameskip-v4").notes
+    assert "of sampled actions" in said
