@@ -14,9 +14,9 @@ ROOT = Path(isobatch.__file__).parent
 ROOMS = [
     "errors", "files", "plain", "rows", "estimate", "text", "machine", "parent", "turns", "clock",
     "registry", "batch", "recipe", "scaling", "envs", "presets", "reproduce", "exchange",
-    "normalize", "models", "experience", "advantages", "losses", "diagnostics", "objectives",
-    "proximal", "update", "noise", "state", "algos", "advice", "run", "pages", "probe", "report",
-    "rescaling", "study", "cli",
+    "language", "normalize", "models", "experience", "advantages", "losses", "diagnostics",
+    "objectives", "proximal", "update", "noise", "state", "algos", "advice", "run", "pages",
+    "probe", "report", "rescaling", "study", "cli",
 ]  # fmt: skip
 ALLOWED = {
     # Where people look for it: recipe.rescale(n_envs=16).

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch import exchange, files, rescaling
+from isobatch.cli import language
 from isobatch.cli.flags import Parser, positive_number, usage, whole_between
 from isobatch.errors import UserError
 from isobatch.plain import LARGEST
@@ -16,6 +17,8 @@ from isobatch.text import folded, say
 
 def rescale(arguments: list[str]) -> int:
     """isobatch rescale: a recipe, run, preset or another library's settings at another batch."""
+    if language.is_asked(arguments):
+        return language.rescale(arguments)
     parser = Parser(
         prog="isobatch rescale",
         description="Adapt a recipe tuned at one batch to another, by the rules of arXiv "
