@@ -56,7 +56,8 @@ def rescale(arguments: list[str]) -> int:
         "--from",
         dest="format",
         metavar="FORMAT",
-        help="convert from another library: sb3, zoo, cleanrl, rsl_rl or ppo-ewma",
+        help="convert from another library: sb3, zoo, cleanrl, rsl_rl, rl_games or ppo-ewma; for "
+        "language models verl, trl, openrlhf or areal (see --from verl --help)",
     )
     parser.add_argument("--to", metavar="FORMAT", help="print the result in one of these formats")
     parser.add_argument("--env", metavar="ID", help="environment id, if the source has none")

@@ -19,6 +19,7 @@ from isobatch.exchange.arguments import parse_arguments
 from isobatch.exchange.cleanrl import CleanRl
 from isobatch.exchange.differences import differences
 from isobatch.exchange.ppo_ewma import PpoEwma
+from isobatch.exchange.rl_games import RlGames
 from isobatch.exchange.rsl_rl import RslRl
 from isobatch.exchange.sb3 import Sb3
 from isobatch.exchange.table import Format, Key, build, export
@@ -27,7 +28,7 @@ from isobatch.exchange.zoo import Zoo
 from isobatch.recipe import USERS_OWN, Recipe
 
 FORMATS: dict[str, Format] = {
-    each.name: each for each in (Sb3(), Zoo(), CleanRl(), RslRl(), PpoEwma())
+    each.name: each for each in (Sb3(), Zoo(), CleanRl(), RslRl(), RlGames(), PpoEwma())
 }
 
 
