@@ -49,11 +49,12 @@ def bound():
     """Bound what no flag of a command bounds, in this process."""
     import isobatch
     from isobatch.noise import clusters
-    from isobatch.probe import plan
+    from isobatch.probe import Shape, plan, probing
     from isobatch.run import throughput
     from isobatch.study import design
 
     train, load, measure = isobatch.train, design.load, throughput.measure
+    shapes = probing._shapes
 
     def tiny_train(*given, **settings):
         asked = settings.get("total_timesteps", STEPS)
@@ -63,9 +64,14 @@ def bound():
         study = load(*given)
         return replace(study, envs=study.envs[:1], budget=STEPS)
 
+    def tiny_shapes(given):
+        """A quarter of the environments and of the steps: 2x32 for 8x128."""
+        return tuple(Shape(max(1, n // 4), max(1, t // 4)) for n, t in shapes(given))
+
     os.environ["WANDB_MODE"] = "offline"
     clusters.RESAMPLES = 50
-    plan.FEWEST_ENVS, plan.MOST_ROWS, plan.MOST_AHEAD = 16, 1 << 12, 64
+    plan.FEWEST_ENVS, plan.MOST_ROWS, plan.MOST_AHEAD = 16, 1 << 11, 64
+    probing._shapes = tiny_shapes
     isobatch.train = tiny_train
     design.load = tiny_study
     throughput.measure = lambda recipe, **settings: measure(recipe, seconds=0.1, **settings)
