@@ -5,6 +5,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 from doc_blocks import DOCS
+from tiny import STEPS
 
 NOTEBOOK = DOCS / "notebooks" / "first-steps.ipynb"
 BOUND = f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\nimport tiny\ntiny.bound()"
@@ -19,7 +20,7 @@ def shown(cell):
 
 
 def test_it_runs_as_it_stands(tmp_path, monkeypatch):
-    monkeypatch.setenv("ISOBATCH_BUDGET", "4096")
+    monkeypatch.setenv("ISOBATCH_BUDGET", str(STEPS))
     for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
@@ -34,7 +35,7 @@ def test_it_runs_as_it_stands(tmp_path, monkeypatch):
         (found,) = (cell for text, cell in cells.items() if text.startswith(beginning))
         return shown(found)
 
-    assert "of 4,096 env steps" in after("run = isobatch.train")
+    assert f"of {STEPS:,} env steps" in after("run = isobatch.train")
     assert "Evaluation return" in after("run.plot()")
     assert "clip_fraction" in after("metrics = run.to_pandas()")
     assert "Change n_envs from 8 to 64" in after("rescaled = ")
