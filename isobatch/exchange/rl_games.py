@@ -17,10 +17,9 @@ from isobatch.batch import positive
 from isobatch.errors import UserError, shown
 from isobatch.exchange import rl_games_networks as networks
 from isobatch.exchange.rl_games_networks import dictionary
-from isobatch.exchange.sb3 import VALUE_CLIPPING
 from isobatch.exchange.table import OURS, REQUIRED, Format, Key, Table, left_to_us
 from isobatch.exchange.values import anything, choice, flag, number, optional, whole
-from isobatch.recipe import Recipe
+from isobatch.recipe import Optimizer, Recipe
 
 PARTS = ("env", "algo", "model", "network", "config")
 ALGORITHMS = ("a2c_continuous", "a2c_discrete", "a2c_multi_discrete")
@@ -28,10 +27,7 @@ MODELS = ("continuous_a2c_logstd", "continuous_a2c", "discrete_a2c", "multi_disc
 CONTINUOUS = {
     "algo": {"name": "a2c_continuous"},
     "model": {"name": "continuous_a2c_logstd"},
-    "network": {"name": "actor_critic", "space": {"continuous": {
-        "mu_activation": "None", "sigma_activation": "None", "mu_init": {"name": "default"},
-        "sigma_init": {"name": "const_initializer", "val": 0}, "fixed_sigma": True,
-    }}},
+    "network": {"name": "actor_critic", "space": networks.SPACE},
     "config": {"grad_norm": 1.0, "clip_actions": False},
 }  # fmt: skip
 """What a recipe does not decide and rl_games needs; for continuous actions."""
@@ -45,8 +41,8 @@ BOOKS = (
     "save_best_after", "save_frequency", "print_stats", "games_to_track", "use_diagnostics",
     "full_experiment_name", "train_dir", "vecenv_type", "algo_observer", "seq_length", "seq_len",
     "bptt_length", "ppo", "ignore_dead_batches", "zero_rnn_on_done", "use_experimental_cv",
-    "torch_compile", "is_train", "log_path", "network_path", "features", "kl_threshold",
-    "schedule_type", "min_lr", "max_lr", "lr_multiplier", "bound_loss_type", "adv_rms_momentum",
+    "torch_compile", "is_train", "log_path", "network_path", "features",
+    "bound_loss_type", "adv_rms_momentum",
 )  # fmt: skip
 """Keys that touch nothing that is learned, or are said with the key they belong to."""
 
@@ -88,12 +84,19 @@ CONFIG: Table = {
     "config.max_frames": Key(optional(whole), None),
     "config.learning_rate": Key(number, REQUIRED, "learning_rate"),
     "config.lr_schedule": Key(_schedule, REQUIRED),
+    "config.kl_threshold": Key(optional(number), None),
+    "config.schedule_type": Key(anything, "per_minibatch"),
+    "config.min_lr": Key(number, 1e-6),
+    "config.max_lr": Key(number, 1e-2),
+    "config.lr_multiplier": Key(
+        number, 1.5, lacks="the factor by which the learning rate moves; 1.5 in Isobatch"
+    ),
     "config.gamma": Key(number, REQUIRED, "gamma"),
     "config.tau": Key(number, REQUIRED, "gae_lambda"),
     "config.e_clip": Key(number, REQUIRED, "clip_range"),
     "config.entropy_coef": Key(number, REQUIRED, "ent_coef"),
     "config.critic_coef": Key(number, REQUIRED, "vf_coef"),
-    "config.clip_value": Key(flag, REQUIRED, lacks=VALUE_CLIPPING, off=False),
+    "config.clip_value": Key(flag, REQUIRED),
     "config.normalize_advantage": Key(flag, REQUIRED),
     "config.normalize_input": Key(flag, REQUIRED, "normalize_observations"),
     "config.normalize_value": Key(
@@ -192,12 +195,6 @@ class RlGames(Format):
             positive(name, values[name])
         rows = values["config.num_actors"] * values["config.horizon_length"]
         bound = values["config.grad_norm"]
-        schedule = values["config.lr_schedule"]
-        if schedule == "adaptive":
-            lost.append(
-                f"config.lr_schedule adaptive: adapts the learning rate to a KL of "
-                f"{values['config.kl_threshold']}; in Isobatch it is constant"
-            )
         if values["algo.name"] == "a2c_continuous" and values["config.clip_actions"]:
             lost.append(
                 "config.clip_actions True: actions in [-1, 1] are scaled to the environment's "
@@ -207,7 +204,9 @@ class RlGames(Format):
         return FIXED | {
             "total_timesteps": _budget(values, rows),
             "n_minibatches": _minibatches(values, rows),
-            "learning_rate_schedule": "linear" if schedule == "linear" else "constant",
+            "clip_range_vf": values["config.e_clip"] if values["config.clip_value"] else None,
+            "clip_vf_loss": "max",
+            **_learning_rate(values, lost),
             "max_grad_norm": bound if values["config.truncate_grads"] else None,
             "advantage_normalization": (
                 "batch" if values["config.normalize_advantage"] else "none"
@@ -219,14 +218,13 @@ class RlGames(Format):
         """Say the batch, the budget and the networks, in the keys there were."""
         batch, objective, bound = recipe.batch, recipe.objective, recipe.optimizer.max_grad_norm
         values = {
-            "config.lr_schedule": (
-                "linear" if recipe.optimizer.learning_rate_schedule == "linear" else "None"
-            ),
+            "config.clip_value": objective.clip_range_vf is not None,
+            **_said_rate(recipe.optimizer),
             "config.normalize_advantage": objective.advantage_normalization != "none",
             "config.truncate_grads": bound is not None,
             **({} if bound is None else {"config.grad_norm": bound}),
             "config.reward_shaper": {"scale_value": 1},
-            **networks.write(recipe),
+            **networks.write(recipe, like),
         }
         per_env = "config.minibatch_size_per_env"
         if like.get("config.minibatch_size") is None and like.get(per_env) is not None and (
@@ -248,6 +246,39 @@ class RlGames(Format):
         import yaml
 
         return yaml.safe_dump(_plain(given), sort_keys=False, default_flow_style=None).rstrip()
+
+
+def _learning_rate(values: Mapping[str, Any], lost: list[str]) -> dict[str, Any]:
+    """Read what moves the learning rate."""
+    schedule = values["config.lr_schedule"]
+    if schedule != "adaptive":
+        return {"learning_rate_schedule": "linear" if schedule == "linear" else "constant"}
+    if values["config.kl_threshold"] is None:
+        raise UserError("config.kl_threshold must be given with lr_schedule adaptive")
+    if values["config.schedule_type"] == "standard":
+        lost.append(
+            "config.schedule_type standard: the learning rate moves once an epoch; in Isobatch "
+            "before every gradient step"
+        )
+    return {
+        "learning_rate_schedule": "kl-adaptive",
+        "desired_kl": values["config.kl_threshold"],
+        "min_learning_rate": values["config.min_lr"],
+        "max_learning_rate": values["config.max_lr"],
+    }
+
+
+def _said_rate(settings: Optimizer) -> dict[str, Any]:
+    """Say what moves the learning rate."""
+    if settings.learning_rate_schedule != "kl-adaptive":
+        linear = settings.learning_rate_schedule == "linear"
+        return {"config.lr_schedule": "linear" if linear else "None"}
+    return {
+        "config.lr_schedule": "adaptive",
+        "config.kl_threshold": settings.desired_kl,
+        "config.min_lr": settings.min_learning_rate,
+        "config.max_lr": settings.max_learning_rate,
+    }
 
 
 def _mapping(value: Any, name: str) -> Mapping[str, Any]:

@@ -11,10 +11,15 @@ from isobatch.exchange.table import OURS, REQUIRED, Key, Table
 from isobatch.exchange.values import anything, choice, flag, number, optional, text, widths
 from isobatch.recipe import Recipe
 
-ACTIVATIONS = ("tanh", "relu", "elu")
+ACTIVATIONS = {"tanh": "tanh", "relu": "relu", "elu": "elu", "gelu": "gelu", "swish": "silu"}
 NATURE = [(32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0)]
 """Filters, kernel, stride and padding of the three convolutions."""
 ORTHOGONAL = {"name": "orthogonal_initializer", "gain": 2**0.5}
+SPACE = {"continuous": {
+    "mu_activation": "None", "sigma_activation": "None", "mu_init": {"name": "default"},
+    "sigma_init": {"name": "const_initializer", "val": 0}, "fixed_sigma": True,
+}}  # fmt: skip
+"""The policy over continuous actions as a recipe has it."""
 SPACE_LACKS = {
     "mu_activation": (None, "a function of the mean action"),
     "sigma_activation": (None, "a function of the standard deviation"),
@@ -88,8 +93,9 @@ def read(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
         "encoder": _encoder(values, lost),
         "architecture": "dual" if values["network.separate"] else "shared",
         "hidden_sizes": OURS["hidden_sizes"] if values["network.cnn"] else units,
-        "activation": activation if activation in ACTIVATIONS else "elu",
+        "activation": ACTIVATIONS.get(activation, "elu"),
         "init": "orthogonal",
+        "log_std_init": _log_std(values["network.space"], values["model.name"]),
     }
 
 
@@ -103,15 +109,35 @@ def _space(values: Mapping[str, Any], lost: list[str]) -> None:
         value = continuous.get(name, idle)
         if str(value) != str(idle):
             lost.append(f"network.space.continuous {name} {value}: {does}")
-    initial = continuous.get("sigma_init") or {}
-    value = initial.get("val", initial.get("value", 0)) if isinstance(initial, Mapping) else 0
-    log = values["model.name"] == "continuous_a2c_logstd"
-    if value != (0 if log else 1):
-        what = "log standard deviation" if log else "standard deviation"
-        lost.append(
-            f"network.space.continuous sigma_init {value}: initial {what} of the actions; "
-            f"{0 if log else 1} in Isobatch"
-        )
+
+
+def _log_std(space: Any, model: str) -> float:
+    """Return the initial log standard deviation of continuous actions."""
+    continuous = (space or {}).get("continuous")
+    initial = continuous.get("sigma_init") if isinstance(continuous, Mapping) else None
+    is_log = model == "continuous_a2c_logstd"
+    value = initial.get("val", initial.get("value")) if isinstance(initial, Mapping) else None
+    if value is None:
+        return 0.0
+    try:
+        return float(number(value)) if is_log else math.log(number(value))
+    except ValueError:
+        wanted = "a number" if is_log else "a positive number"
+        raise UserError(
+            f"network.space.continuous sigma_init must be {wanted}, got {shown(value)}"
+        ) from None
+
+
+def _said_space(recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:
+    """Say the initial standard deviation where it is not what the settings have already."""
+    given, model = like.get("network.space"), like.get("model.name", "continuous_a2c_logstd")
+    wanted = recipe.model.log_std_init
+    if _log_std(given, model) == wanted:
+        return {} if given is None else {"network.space": given}
+    said = wanted if model == "continuous_a2c_logstd" else math.exp(wanted)
+    continuous = (given or SPACE).get("continuous", SPACE["continuous"])
+    own = {**continuous, "sigma_init": {"name": "const_initializer", "val": said}}
+    return {"network.space": {"continuous": own}}
 
 
 def _encoder(values: Mapping[str, Any], lost: list[str]) -> str:
@@ -140,7 +166,7 @@ def _convolutions(cnn: Mapping[str, Any]) -> list[Any]:
     return [tuple(each.get(name) for name in names) for each in layers]
 
 
-def write(recipe: Recipe) -> dict[str, Any]:
+def write(recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:
     """Return the networks' keys."""
     model = recipe.model
     image = {"nature": 512, "impala": 256}.get(model.encoder)
@@ -148,8 +174,11 @@ def write(recipe: Recipe) -> dict[str, Any]:
         "network.name": "resnet_actor_critic" if model.encoder == "impala" else "actor_critic",
         "network.separate": model.architecture == "dual",
         "network.mlp.units": [image] if image else list(model.hidden_sizes),
-        "network.mlp.activation": model.activation,
+        "network.mlp.activation": next(
+            (name for name, ours in ACTIVATIONS.items() if ours == model.activation), "elu"
+        ),
         "network.mlp.initializer": ORTHOGONAL,
+        **_said_space(recipe, like),
     }
     if model.encoder == "impala":
         values["network.cnn"] = {"conv_depths": [16, 32, 32], "activation": "relu",

@@ -50,7 +50,7 @@ def _own(table: Table) -> Table:
     gamma = table["gamma"]
     # VecNormalize has it from the algorithm, but where the entry leaves it to SB3's default.
     left_out = SAME._replace(here=lambda there: gamma.default if there is None else there)
-    own = OWN | {"gamma": Key(optional(number), None, "gamma", left_out)}
+    own: Table = {**OWN, "gamma": Key(optional(number), None, "gamma", left_out)}
     return {**budget, **{k: v for k, v in table.items() if k not in ELSEWHERE}, **own}
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from isobatch import files
 from isobatch.errors import UserError, shown
-from isobatch.exchange.arguments import load
+from isobatch.exchange.source import load
 
 FILES = (".yaml", ".yml", ".json", ".sh")
 PAIR = re.compile(r"[+]{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)
