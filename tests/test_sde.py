@@ -10,6 +10,7 @@ from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.errors import UserError
 from isobatch.experience import Several, Single
 from isobatch.models import ActorCritic
+from isobatch.models.acting import acting
 from isobatch.normalize import ObservationNormalizer
 from isobatch.presets import preset
 from isobatch.recipe import Model
@@ -61,6 +62,12 @@ def test_actions_and_their_probabilities_are_sb3s(model, seen):
     torch.testing.assert_close(logp, theirs.log_prob(actions), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(entropy, theirs.entropy(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(model.distribution.mode(params), theirs.mode())
+
+
+def test_acting_gives_the_same_parameters(model, seen):
+    with torch.no_grad():
+        params, _ = acting(model, lambda observation: observation, ROWS)(seen)
+        torch.testing.assert_close(params, model(seen)[0])
 
 
 def test_gradients_are_those_of_sb3s_policy(model, seen):
