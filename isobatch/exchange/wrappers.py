@@ -7,7 +7,7 @@ from typing import Any
 
 from isobatch.errors import UserError, shown
 from isobatch.exchange import atari
-from isobatch.exchange.values import Reader, flag, number, options, whole
+from isobatch.exchange.values import Name, Reader, flag, number, options, whole
 from isobatch.plain import literal
 from isobatch.recipe import Normalize, Recipe
 
@@ -101,7 +101,8 @@ def read_arguments(value: Any, lost: Lines) -> list[str]:
     found = []
     for name, each in given.items():
         text = each if isinstance(each, str) and literal(each) == each else repr(each)
-        if literal(text) == each and text.strip() == text and text:
+        data = not isinstance(each, Name) and literal(text) == each
+        if data and text and text.strip() == text:
             found.append(f"{name}={text}")
         else:
             lost.append(f"env_kwargs {name} {shown(each)}: an argument of the environment")

@@ -134,6 +134,11 @@ class Zoo(Sb3):
         fields = super().fields(values, lost)
         fields |= read_normalization(values["normalize"], values["gamma"], lost)
         around, extra = read_wrappers(values["env_wrapper"], values["frame_stack"], lost)
+        if fields["normalize_observations"] and around["frame_stack"] > 1:
+            lost.append(
+                f"frame_stack {values['frame_stack']}: observations are normalised before they are "
+                "stacked, in Isobatch after; zeros before an episode are then no mean observation"
+            )
         options = read_arguments(values["env_kwargs"], lost) + extra
         return fields | around | {"env_options": tuple(options)}
 
