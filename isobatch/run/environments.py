@@ -217,8 +217,8 @@ class Environments:
 
     def _watched(self, actor: Single) -> Single:
         """Time how it acts, and its values."""
-        clock, acting = self._clock, actor.acting
-        actor.acting = lambda n_envs: clock.timing("acting", acting(n_envs))
+        clock, drawing = self._clock, actor.drawing
+        actor.drawing = lambda n_envs: clock.timing("acting", drawing(n_envs))
         clock.watch(actor, "acting", "noise", "values", "values_where")
         return actor
 
