@@ -29,6 +29,7 @@ IMPALA = {
     "dense.": "network.5.",
 }
 SCRIPTS = {
+    "aux_critic.weight": "ppg_procgen",
     "actor_mean.0.weight": "ppo_continuous_action",
     "network.0.weight": "ppo_atari",
     "network.0.conv.weight": "ppo_procgen",
@@ -88,9 +89,10 @@ def from_cleanrl(
 
 def _layers(script: str, weights: Mapping[str, Tensor]) -> tuple[Layers, dict[str, Any]]:
     """Return the names of a script's layers, and the recipe's fields of the widths of its MLPs."""
-    if script in ("ppo_atari", "ppo_procgen"):
+    if "network.0.weight" in weights or "network.0.conv.weight" in weights:
         image = NATURE if script == "ppo_atari" else IMPALA
-        return Layers("", "", "actor.", "critic.", "", image=image), {}
+        heads = ("actor.", "critic.")
+        return Layers("", "", *heads, log_std="", auxiliary="aux_critic.", image=image), {}
     actor, critic = "actor_mean." if script == "ppo_continuous_action" else "actor.", "critic."
     # The last layer is the head.
     policy, value = (widths(weights, prefix)[:-1] for prefix in (actor, critic))

@@ -107,7 +107,8 @@ def _carried(foreign: Foreign) -> list[str]:
 
 def _fill(state: TrainState, foreign: Foreign, env: envs.BatchedEnv) -> None:
     """Give a state that has just begun the weights and averages of the policy."""
-    assert isinstance(state.model, ActorCritic)
+    if not isinstance(state.model, ActorCritic):
+        raise UserError(f"{state.recipe.algo} has no policy that could be read from weights")
     if any(env.action_layout.start) and env.action_layout.kind == "categorical":
         raise UserError(f"{env.name}: actions do not begin at 0, as those of {foreign.source} do")
     own = state.model.state_dict()

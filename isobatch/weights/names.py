@@ -26,6 +26,8 @@ class Layers(NamedTuple):
     log_std: str
     trunk: str = ""
     """Hidden layers that policy and value share, where they have a name of their own."""
+    auxiliary: str = ""
+    """PPG's second value head, where there is one."""
     image: Mapping[str, str] = {}
     """The parts of an image encoder here, each with its name there."""
     value_image: Mapping[str, str] = {}
@@ -49,7 +51,7 @@ SB3_ALIASES = ("pi_features_extractor.", "vf_features_extractor.")
 
 
 def names(layers: Layers, model: ActorCritic) -> dict[str, str]:
-    """Return the model's parameters' names here, each with its name there; PPG's head has none."""
+    """Return the model's parameters' names here, each with its name there if it has one."""
     before = 0 if layers.trunk else _linears(model.actor.encoder)
     stacks = {
         "actor.encoder.vector.layers.": (layers.trunk or layers.policy, 0),
@@ -61,6 +63,7 @@ def names(layers: Layers, model: ActorCritic) -> dict[str, str]:
         "actor.head.": layers.action_head,
         "value_head.": layers.value_head,
         "actor.free": layers.log_std,
+        **({"auxiliary_head.": layers.auxiliary} if layers.auxiliary else {}),
         **{f"actor.encoder.image.{ours}": each for ours, each in layers.image.items()},
         **{f"critic_encoder.image.{ours}": each for ours, each in layers.value_image.items()},
     }

@@ -27,10 +27,13 @@ BESIDE = ("vecnormalize.pkl", "vec_normalize.pkl")
 """Names of VecNormalize's file: the zoo's, and that of SB3's examples."""
 SETTINGS = (
     "n_envs", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "clip_range_vf",
-    "normalize_advantage", "target_kl", "ent_coef", "vf_coef", "max_grad_norm", "seed",
+    "normalize_advantage", "target_kl", "ent_coef", "vf_coef", "max_grad_norm", "use_sde",
+    "sde_sample_freq", "seed",
 )  # fmt: skip
 """Entries of a zip that are the arguments they were given as."""
 EXTRACTORS = ("FlattenExtractor", "NatureCNN", "CombinedExtractor")
+SDE = {"full_std": True, "use_expln": False, "squash_output": False}
+"""Arguments of gSDE's distribution that have one value here."""
 REMEMBERED = {
     "adam": {"mean": "exp_avg", "square": "exp_avg_sq"},
     "rmsprop": {"square": "square_avg"},
@@ -86,8 +89,6 @@ def arguments(
     """Return the keyword arguments a zip's model was made with, and a line for each unknown one."""
     data, weights = archive.data, archive.weights
     algo = sb3_zip.algorithm(data)
-    if data.get("use_sde"):
-        raise UserError(f"{source} explores by gSDE (use_sde), which is not carried over")
     image = any(name.startswith("features_extractor.cnn.") for name in weights)
     space = sb3_zip.attributes(data.get("observation_space"))
     if not image and space.get("dtype") == "uint8" and len(space.get("_shape") or ()) == 3:
@@ -133,6 +134,9 @@ def _networks(
     kwargs.pop("features_extractor_kwargs", None)
     if image and kwargs.pop("normalize_images", True) is not True:
         raise UserError(f"{source} takes images undivided (normalize_images=False)")
+    for name, usual in SDE.items():
+        if kwargs.pop(name, usual) != usual:
+            raise UserError(f"{source} has gSDE with {name}={not usual}, which Isobatch has not")
     activation = sb3_zip.class_name(kwargs.get("activation_fn", "Tanh"))
     if activation not in ACTIVATIONS:
         raise UserError(

@@ -141,6 +141,13 @@ def _a2c(folder: Path) -> Saved:
     return Saved("CartPole-v1", _trained(A2C, "MlpPolicy", env, 100), folder / "model.zip")
 
 
+def _sde(folder: Path) -> Saved:
+    env = make_vec_env("Pendulum-v1", 2)
+    settings = {"use_sde": True, "sde_sample_freq": 4, "policy_kwargs": {"log_std_init": -1.0}}
+    model = _trained(PPO, "MlpPolicy", env, 64, **settings, **SMALL)
+    return Saved("Pendulum-v1", model, folder / "model.zip")
+
+
 def _one_hot(folder: Path) -> Saved:
     env = make_vec_env("FrozenLake-v1", 2)
     model = _trained(PPO, "MlpPolicy", env, 64, **SMALL)
@@ -157,7 +164,7 @@ def _parts(folder: Path) -> Saved:
 MAKERS = {
     "discrete": _discrete, "continuous": _continuous, "images": _images,
     "images apart": _images_apart, "widths": _widths, "a2c": _a2c, "one-hot": _one_hot,
-    "parts": _parts,
+    "parts": _parts, "gSDE": _sde,
 }  # fmt: skip
 
 

@@ -149,10 +149,11 @@ def test_other_algorithms_are_named(tmp_path):
     SAC("MlpPolicy", "Pendulum-v1", buffer_size=10, device="cpu").save(tmp_path / "sac.zip")
     said = refused(weights.from_sb3, tmp_path / "sac.zip", "Pendulum-v1", tmp_path / "run")
     assert "holds SAC" in said
-    gsde = PPO("MlpPolicy", "Pendulum-v1", use_sde=True, **SMALL)
+    kwargs = {"squash_output": True}
+    gsde = PPO("MlpPolicy", "Pendulum-v1", use_sde=True, policy_kwargs=kwargs, **SMALL)
     gsde.save(tmp_path / "gsde.zip")
     said = refused(weights.from_sb3, tmp_path / "gsde.zip", "Pendulum-v1", tmp_path / "run")
-    assert "gSDE" in said
+    assert "squash_output=True" in said
 
 
 def test_spaces_that_do_not_fit_are_said_with_both_shapes(sb3, tmp_path):

@@ -91,7 +91,16 @@ class Procgen(nn.Module):
     forward = Atari.forward
 
 
+class Phasic(Procgen):
+    """As in ppg_procgen.py: a second value head."""
+
+    def __init__(self):
+        super().__init__()
+        self.aux_critic = nn.Linear(256, 1)
+
+
 CASES = {
+    "ppg_procgen": (Phasic, "Colours-v0"),
     "ppo": (Discrete, "CartPole-v1"),
     "ppo_continuous_action": (Continuous, "Pendulum-v1"),
     "ppo_atari": (Atari, "Colours-v0"),
@@ -106,6 +115,7 @@ def test_the_same_policy(tmp_path, script):
     agent, file = kind(), tmp_path / f"{script}.cleanrl_model"
     torch.save(agent.state_dict(), file)
     small = {"num_envs": 2, "num_steps": 8, "num_minibatches": 2, "total_timesteps": 100}
+    small |= {"num_aux_rollouts": 1} if script == "ppg_procgen" else {}
     landed = weights.from_cleanrl(file, env, tmp_path / "run", settings=small)
     policy = isobatch.load(landed.run.path)
     assert policy.env_steps == 96
@@ -130,11 +140,13 @@ def test_the_same_policy(tmp_path, script):
 def test_other_weights_are_refused(tmp_path):
     file = tmp_path / "dqn.cleanrl_model"
     torch.save(nn.Linear(2, 2).state_dict(), file)
-    with pytest.raises(UserError, match="not of CleanRL's ppo"):
+    with pytest.raises(UserError, match="not of CleanRL's"):
         weights.from_cleanrl(file, "CartPole-v1", tmp_path / "run")
     torch.save(Discrete().state_dict(), file)
     with pytest.raises(UserError, match=r"64x4 in the file and 64x6"):
         weights.from_cleanrl(file, "Acrobot-v1", tmp_path / "run")
+    with pytest.raises(UserError, match="pqn has no policy"):
+        weights.from_cleanrl(file, "CartPole-v1", tmp_path / "run", settings={"script": "pqn"})
     torch.save({"actor": 3}, file)
     with pytest.raises(UserError, match="no tensor"):
         weights.from_cleanrl(file, "CartPole-v1", tmp_path / "run")
