@@ -261,8 +261,10 @@ SAYABLE = {
     },
     "rl_games": COMMON | {
         "total_timesteps": st.integers(1, 10**9), "learning_rate_schedule": SCHEDULE,
-        "advantage_normalization": st.sampled_from(["batch", "none"]), "hidden_sizes": WIDTHS,
-        "activation": ACTIVATIONS, "adam_eps": st.just(1e-8), "minibatches_by": st.just("envs"),
+        "advantage_normalization": st.sampled_from(["batch", "none"]),
+        "hidden_sizes": WIDTHS.filter(bool), "log_std_init": LOG_STD,
+        "activation": st.sampled_from(["tanh", "relu", "elu", "gelu", "silu"]),
+        "adam_eps": st.just(1e-8), "minibatches_by": st.just("envs"),
         "normalize_observations": st.booleans(),
         "architecture": st.sampled_from(["dual", "shared"]),
     },
