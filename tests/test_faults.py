@@ -552,6 +552,7 @@ class TestSizes:
                 r"1,000,000,000,000 rows .* of memory or more",
             ),
             ({"hidden_sizes": (10**7, 10**7)}, "hidden_sizes 10000000 10000000 take"),
+            ({"value_hidden_sizes": (10**7, 10**7)}, "hidden_sizes 64 64 10000000 10000000 take"),
         ],
     )
     def test_what_cannot_be_right_is_refused_before_anything_is_made(
