@@ -52,9 +52,9 @@ def from_toml(text: str, source: str) -> dict[str, Any]:
     return checked(data, source, text)
 
 
-def from_json(text: str, source: str) -> Any:
-    """Return what a JSON text holds."""
-    _refuse_long(text, MOST_JSON, source)
+def from_json(text: str, source: str, most: int = MOST_JSON) -> Any:
+    """Return what a JSON text of at most `most` characters holds."""
+    _refuse_long(text, most, source)
     try:
         data = json.loads(text, object_pairs_hook=_each_once, parse_int=_integer)
     except json.JSONDecodeError as error:

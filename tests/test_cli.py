@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from busy import soon
 
 import isobatch
 from isobatch.cli import main
@@ -453,12 +454,12 @@ def test_ctrl_c_ends_a_run_that_resumes(command):
     words = [COMMAND, "train", "CartPole-v1", "--out", "run", "--total-timesteps", "20000"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + soon(60)
         metrics = Path("run/metrics.jsonl")
         while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        output, complaints = process.communicate(timeout=30)
+        output, complaints = process.communicate(timeout=soon(30))
     finally:
         process.kill()
         process.wait()

@@ -276,11 +276,11 @@ def test_the_command_to_train_gives_the_rescaled_recipe(ask):
 
 
 def test_what_differs_here_is_said_to_who_trains_here(ask):
-    words = "--from cleanrl --num-envs 8 --n-envs 4"
+    words = "--from cleanrl --num-envs 8 --target-kl 0.015 --n-envs 4"
     assert "differs in Isobatch" not in ask(words)
-    assert "! differs in Isobatch: clip_vloss True" in ask(f"{words} --verbose")
-    assert "! differs in Isobatch: clip_vloss True" in ask(f"{words} --write here.toml")
-    assert "! differs in Isobatch: clip_vloss True" in ask(f"{words} --to sb3")
+    assert "! differs in Isobatch: target_kl: checked" in ask(f"{words} --verbose")
+    assert "! differs in Isobatch: target_kl: checked" in ask(f"{words} --write here.toml")
+    assert "! differs in Isobatch: target_kl: checked" in ask(f"{words} --to sb3")
 
 
 @pytest.mark.parametrize(

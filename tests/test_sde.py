@@ -10,6 +10,7 @@ from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.errors import UserError
 from isobatch.experience import Several, Single
 from isobatch.models import ActorCritic
+from isobatch.models.acting import acting
 from isobatch.normalize import ObservationNormalizer
 from isobatch.presets import preset
 from isobatch.recipe import Model
@@ -19,7 +20,7 @@ FEATURES, ROWS = 5, 7
 LIKE = torch.zeros(())
 
 
-def made(actions=ACTIONS, **settings) -> ActorCritic:
+def made(actions: spaces.Space = ACTIONS, **settings) -> ActorCritic:
     layouts = ObservationLayout.of(OBSERVATIONS, "test"), ActionLayout.of(actions, "test")
     model = Model(use_sde=True, hidden_sizes=(6, FEATURES), log_std_init=-0.5, **settings)
     return ActorCritic(*layouts, model)
@@ -61,6 +62,12 @@ def test_actions_and_their_probabilities_are_sb3s(model, seen):
     torch.testing.assert_close(logp, theirs.log_prob(actions), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(entropy, theirs.entropy(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(model.distribution.mode(params), theirs.mode())
+
+
+def test_acting_gives_the_same_parameters(model, seen):
+    with torch.no_grad():
+        params, _ = acting(model, lambda observation: observation, ROWS)(seen)
+        torch.testing.assert_close(params, model(seen)[0])
 
 
 def test_gradients_are_those_of_sb3s_policy(model, seen):

@@ -16,7 +16,7 @@ from isobatch.advice.answer import Advice
 from isobatch.advice.finding import SEVERITIES, Finding, Severity
 from isobatch.advice.history import Actions, History, Row
 from isobatch.advice.live import Watch
-from isobatch.advice.reading import read
+from isobatch.advice.reading import read, read_origin
 from isobatch.advice.rules import RULES, Rule
 from isobatch.recipe import Recipe
 
@@ -53,7 +53,7 @@ def advise(run: str | Path | OnDisk) -> Advice:
     """Return the advice for a run or a run directory; it prints like `isobatch advise`."""
     path = run if isinstance(run, str | Path) else run.path
     history = read(path)
-    return Advice(str(path), history, look(history))
+    return Advice(str(path), history, look(history), read_origin(path))
 
 
 def findings(recipe: Recipe, rows: Sequence[Row], evaluations: Iterable[Row] = ()) -> list[Finding]:

@@ -15,6 +15,7 @@ from isobatch.advice.finding import SEVERITIES, Finding
 from isobatch.advice.history import History
 from isobatch.advice.verdict import Verdict, verdict
 from isobatch.errors import UserError
+from isobatch.origin import Origin
 from isobatch.reproduce import command, from_file
 from isobatch.text import counted, folded, number, plain, wrapped
 
@@ -30,6 +31,8 @@ class Advice(Sequence[Finding]):
     """The run, as it was named."""
     history: History
     findings: Sequence[Finding]
+    origin: Origin | None = None
+    """Where its policy comes from, where it was not trained here from the start."""
 
     @overload
     def __getitem__(self, place: int) -> Finding: ...
@@ -52,6 +55,11 @@ class Advice(Sequence[Finding]):
     def verdict(self) -> Verdict:
         """How the run goes: learning, not learning, or had learned and lost it."""
         return verdict(self.history)
+
+    @property
+    def began(self) -> str:
+        """Say where the policy comes from, nothing of one that was trained here from the start."""
+        return "" if self.origin is None else f"Its policy was imported from {self.origin}."
 
     @cached_property
     def next(self) -> str:
@@ -77,7 +85,7 @@ class Advice(Sequence[Finding]):
         """
         yield from map(plain, wrapped(f"{self.name}: {self.verdict.sentence}"))
         shown = self.findings if verbose else self._told
-        for said in (self.verdict.collapse, self._budget(), self._counted(shown)):
+        for said in (self.verdict.collapse, self.began, self._budget(), self._counted(shown)):
             yield from wrapped(said)
         for each in shown:
             yield ""

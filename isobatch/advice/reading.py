@@ -9,9 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from isobatch import origin
 from isobatch.advice.history import Actions, History
 from isobatch.errors import DamagedFile, UserError
 from isobatch.files import Folder
+from isobatch.origin import Origin
 from isobatch.recipe import Recipe
 from isobatch.rows import EVALUATIONS, METRICS, read_rows
 
@@ -31,6 +33,12 @@ def read(path: str | Path) -> History:
         rows = read_rows(folder, METRICS, MOST_ROWS) if folder.has(METRICS) else []
         played = read_rows(folder, EVALUATIONS) if folder.has(EVALUATIONS) else []
         return History(recipe, rows, played, read_actions(folder))
+
+
+def read_origin(path: str | Path) -> Origin | None:
+    """Return where a run's policy comes from, None of one that was trained here."""
+    with Folder(path) as folder:
+        return origin.read(folder)
 
 
 def read_actions(folder: Folder) -> Actions | None:

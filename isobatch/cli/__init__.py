@@ -28,7 +28,8 @@ On-policy reinforcement learning (PPO and relatives) in which the batch
   verify RUN              train a run again and compare its metrics, bit by bit
   envs [NAME]             list environments, their families and presets
 
-  import FORMAT FILE ENV  read another library's settings as a recipe
+  import FORMAT FILE ENV  read another library's settings, or a trained policy
+  export RUN --to sb3     save a run's policy for Stable-Baselines3
   rescale RECIPE|RUN|ENV  adapt hyperparameters to another batch, with reasons
   show RECIPE|RUN|ENV     draw the batch: rollout, minibatches, updates
 
@@ -52,6 +53,7 @@ COMMANDS = {
     "verify": "isobatch.cli.verify:verify",
     "eval": "isobatch.cli.evaluate:evaluate",
     "envs": "isobatch.cli.envs:envs",
+    "export": "isobatch.cli.export:export",
     "import": "isobatch.cli.import_settings:import_settings",
     "rescale": "isobatch.cli.rescale:rescale",
     "show": "isobatch.cli.show:show",

@@ -53,6 +53,11 @@ class CleanRl(Format):
         """Read what the script fixes, and check what it works out itself."""
         script = SCRIPTS[_script(values)]
         values, fixed = values | dict.fromkeys(script.unread), FIXED | script.fixed
+        if fixed["normalize_observations"] and values["num_envs"] > 1:
+            lost.append(
+                f"num_envs {values['num_envs']}: each environment is normalised by statistics of "
+                "its own; in Isobatch all by the same"
+            )
         if fixed["normalize_rewards"]:
             fixed |= {"reward_gamma": values["gamma"], "reward_clip": 10.0}
         env, read = values["env_id"], {"ppo": _ppo, "ppg": _ppg, "pqn": _pqn}[fixed["algo"]]

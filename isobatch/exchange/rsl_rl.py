@@ -29,6 +29,7 @@ from isobatch.exchange.rsl_rl_keys import (
     VERSIONED,
 )
 from isobatch.exchange.table import OURS, Format, Table
+from isobatch.exchange.wrappers import BY_STEP
 from isobatch.recipe import Recipe
 
 PARTS = ("algorithm", "policy", "actor", "critic")
@@ -45,6 +46,9 @@ FIXED = {
     "adam_beta1": 0.9, "adam_beta2": 0.999, "minibatches_by": "samples", "rms_decay": 0.99,
     "momentum": 0.0, "init": "torch",
 }  # fmt: skip
+NORMALIZED = {"observation_clip": 0.0, "normalize_epsilon": 1e-4, **BY_STEP}
+"""Its EmpiricalNormalization: (x - mean) / (std + 0.01), which is x / sqrt(Var + 0.01^2) to within
+a factor of sqrt 2, and far from std 0.01 the same; nothing is clipped."""
 
 
 class RslRl(Format):
@@ -248,6 +252,7 @@ def _networks(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
         "activation": ACTIVATIONS[activation],
         "log_std_init": math.log(_initial_deviation(values, lost)),
         "normalize_observations": seen,
+        **(NORMALIZED if seen else {}),
     }
 
 

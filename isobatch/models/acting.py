@@ -153,6 +153,8 @@ def _network(model: Agent) -> Network | None:
     """Return the model in NumPy, None where it is more than a small actor-critic on the CPU."""
     if not isinstance(model, ActorCritic) or model.value_head.weight.device.type != "cpu":
         return None
+    if model.uses_sde:
+        return None
     mlp = _small_mlp(model.actor.encoder)
     if mlp is None:
         return None

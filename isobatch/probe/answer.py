@@ -82,7 +82,8 @@ def _no_gradient(findings: Findings) -> list[str]:
         "No gradient distinguishable from its noise, so no shape is named: against "
         f"{NAMES[findings.reference]}, |G|^2 is not positive in {without:.0%} of bootstrap "
         f"resamples ({n_envs * n_steps:,} transitions from {counted(n_envs, 'environment')}).",
-        "Use more --batches, or an earlier policy (--at) where the run has kept one.",
+        "Use more --batches, or another policy that the run has kept (--at): an earlier one if the "
+        "task is solved, a later one if nothing is learned yet.",
     ]
 
 

@@ -76,7 +76,7 @@ class Course:
     findings: Sequence[advice.Finding] = ()
     """What there is to say about it, the most important first."""
     verdict: tuple[str, ...] = ()
-    """How it went, and where it broke, in a sentence each."""
+    """How it went, where it broke and where its policy comes from, in a sentence each."""
     profile: tuple[str, list[tuple[str, float, float]], list[str]] | None = None
     """Which iterations, their parts, and what came once."""
     video: Video | None = None
@@ -265,7 +265,7 @@ def _is_number(value: Any) -> bool:
 
 def _advised(path: Path) -> tuple[list[advice.Finding], tuple[str, ...]]:
     advised = advice.advise(path)
-    said = (advised.verdict.sentence, advised.verdict.collapse)
+    said = (advised.verdict.sentence, advised.verdict.collapse, advised.began)
     return list(advised), tuple(filter(None, said))
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from isobatch import origin
 from isobatch.errors import UserError, one_line, system_error, understanding
 from isobatch.files import UNFINISHED, Folder, Growing
+from isobatch.origin import IMPORTED
 from isobatch.recipe import Recipe
 from isobatch.rows import Rows, read_rows
 from isobatch.run.exact import grown_files
@@ -48,6 +50,8 @@ class Examination:
             self._look("policy.safetensors", lambda: self._read_sealed(run, "policy.safetensors"))
         if run.has(PROFILE):
             self._look(PROFILE, self._read_profile)
+        if run.has(IMPORTED):
+            self._look(IMPORTED, lambda: f"from {origin.read(run)}")
         self._sweepings(run, "")
         for inner in ("policies", "checkpoints"):
             if run.has(inner):

@@ -7,6 +7,7 @@
     policy.safetensors   what `eval` and `load` use, sealed
     policies/*           the same at parts of the budget, for probing
     profile.json         where the time went, where that was asked for
+    imported.json        where the policy comes from, where another library trained it
 
 A checkpoint knows the rows that were written before it, and the recipe: files of other runs, and
 rows that changed, are found. See `sealed` for its form and `files` for how all are written.
@@ -29,6 +30,7 @@ from torch import Tensor
 
 from isobatch.errors import DamagedFile, InUse, UserError, understanding
 from isobatch.files import Folder, Mark
+from isobatch.origin import IMPORTED
 from isobatch.recipe import Recipe
 from isobatch.rows import Rows, mark_of, parsed
 from isobatch.run.reading import (
@@ -64,10 +66,10 @@ KEPT_CHECKPOINTS = 2
 GROWN = re.compile(r"(actions|phase)-[0-9]+\.bin")
 """Files that exact resuming needs."""
 OF_A_RUN = (
-    METRICS, EVALUATIONS, PROFILE, "policy.safetensors", "policies", "checkpoints", "tensorboard",
-    "wandb",
+    METRICS, EVALUATIONS, PROFILE, IMPORTED, "policy.safetensors", "policies", "checkpoints",
+    "tensorboard", "wandb",
 )  # fmt: skip
-"""What training writes into a run directory, beside the recipe."""
+"""What training or importing writes into a run directory, beside the recipe."""
 
 
 @dataclass(frozen=True)

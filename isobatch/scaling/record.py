@@ -39,7 +39,7 @@ class Row(NamedTuple):
 UP = "docs/results/scale-up.md"
 DOWN = "docs/results/rescale.md"
 DOORKEY = "MiniGrid-DoorKey-5x5-v0"
-# The differences of the means in the tables there, over reference - random of study/scores.csv.
+# The differences of the means in the tables there, over reference - random of scores.csv.
 RECORD = (
     Row("Acrobot-v1", "ppo", "rollout", 8, 1.89, -0.003, -0.01503, 10, UP),
     Row("LunarLander-v3", "ppo", "rollout", 8, 1.90, -0.240, -0.147, 10, UP),

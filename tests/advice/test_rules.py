@@ -250,6 +250,14 @@ def test_signs_of_large_steps_are_notes_in_runs_that_learn():
     assert found.severity == "note"
 
 
+def test_a_step_size_that_follows_the_kl_is_made_smaller_by_another_kl():
+    adaptive = CARTPOLE.replace(learning_rate_schedule="kl-adaptive", desired_kl=0.02, n_epochs=1)
+    (found,) = spoken(adaptive, rows(approx_kl=0.3)).values()
+    # The KL goes with the step's square: at most a half of the step.
+    assert found.changes.keys() == {"desired_kl"}
+    assert found.changes["desired_kl"] <= 0.02 / 4
+
+
 def test_what_mends_too_few_updates_breaks_no_other_rule():
     """256 environments are told to be fewer, not to collect four steps each."""
     wide = recipe(n_envs=256, n_steps=64, total_timesteps=40_000)

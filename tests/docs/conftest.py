@@ -10,7 +10,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def launch():
     """Return a function that runs a command in a folder: -> what it printed."""
     with subprocess.Popen(

@@ -186,6 +186,21 @@ def test_without_a_gradient_at_half_of_the_budget_it_probes_earlier(run, tmp_pat
     assert there.has_collapsed, "what --at names is probed"
 
 
+def test_where_earlier_policies_have_no_gradient_either_it_probes_later(run, tmp_path):
+    path = tmp_path / "late"
+    shutil.copytree(run, path)
+    *before, last = sorted((path / "policies").glob("0*.safetensors"))
+    for each in before:
+        tensors, description = read_sealed(each)
+        collapse(tensors)
+        each.unlink()
+        write_sealed(each, tensors, description)
+    found = isobatch.probe.run(path, shapes=[Shape(4, 8)], batches=2, speed=False)
+    assert [each.policy.env_steps for each in found.findings] == [int(last.stem)]
+    assert len(found.passed_over) == 2
+    assert all(line.endswith("has collapsed: probed a later one") for line in found.passed_over)
+
+
 def test_parts_of_a_run_and_files_of_ones_own(run, tmp_path, capsys):
     where = ["--json", str(tmp_path / "a.json"), "--page", str(tmp_path / "b.html")]
     assert main(["probe", str(run), "--at", "0.25,1", "--no-speed", "--lambdas", "1", *where]) == 0
@@ -330,7 +345,7 @@ def test_a_gradient_too_noisy_to_measure_names_no_shape(findings):
     assert not noisy.has_advice
     lines = answer(noisy)
     assert lines[0].startswith("No gradient distinguishable from its noise, so no shape is named")
-    assert "or an earlier policy (--at)" in lines[1]
+    assert "an earlier one if the task is solved, a later one if" in lines[1]
     assert not any("Smallest error" in line or "error of" in line for line in lines)
     assert any("cannot see its errors" in line for line in details(noisy)), "GAE is decided"
     assert not any("against Monte-Carlo returns" in line for line in tables(noisy))

@@ -5,7 +5,8 @@ import torch
 from hand_made import PLAIN, begin, experience
 
 from isobatch import envs, losses
-from isobatch.algos.ppo import Gathering, terms
+from isobatch.algos.gathering import Gathering
+from isobatch.algos.ppo import terms
 from isobatch.noise.samples import Loss, norms, output_of, per_sample
 from isobatch.presets import preset
 from isobatch.probe.gradients import Sketch, directions
