@@ -277,7 +277,7 @@ def test_training_evaluating_and_resuming_end_to_end(command, elsewhere):
 
     code, output, complaints = command("eval", "a/run", "--episodes", 7, "--deterministic")
     assert (code, complaints) == (0, "")
-    assert "over 7 episodes" in output
+    assert "over 7 episodes with deterministic actions" in output
 
     code, output, _ = command("resume", "a/run", "--total-timesteps", "6_4", "--quiet")
     assert code == 0

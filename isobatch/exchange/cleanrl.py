@@ -80,9 +80,11 @@ class CleanRl(Format):
         elif script.maker == "gymnasium":
             env = atari.there(recipe)
         normalized = recipe.objective.advantage_normalization != "none"
+        anneals = recipe.optimizer.learning_rate_schedule == "linear"
         said = ({} if env.startswith("python:") else {"env_id": env}) | {
             "exp_name": name,
-            "anneal_lr": recipe.optimizer.learning_rate_schedule == "linear",
+            # PPG's begins anew with each phase, which is no schedule of a recipe's.
+            "anneal_lr": anneals and script.fixed.get("algo") != "ppg",
             "clip_vloss": recipe.objective.clip_range_vf is not None,
             "norm_adv": normalized,
             "adv_norm_fullbatch": normalized,
@@ -149,7 +151,7 @@ def _ppo(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     if world > 1 and values["norm_adv"]:
         lost.append(
             f"world_size {world}: each process normalises the advantages of its part of a "
-            "minibatch; here the whole minibatch's are normalised together"
+            "minibatch; here the whole minibatch's are normalised together, with less noise"
         )
     return fields | {"n_envs": values["local_num_envs"] * world}
 
@@ -180,7 +182,10 @@ def _pqn(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
 def _policy(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     """Read what PPO and PPG share."""
     if values["target_kl"] is not None:
-        lost.append("target_kl: checked after each epoch; in Isobatch before each gradient step")
+        lost.append(
+            "target_kl: checked after each epoch; in Isobatch before each gradient step, so that "
+            "updates may stop sooner"
+        )
     return {"clip_range_vf": values["clip_coef"] if values["clip_vloss"] else None}
 
 

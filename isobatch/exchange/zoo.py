@@ -30,9 +30,14 @@ OWN: Table = {
     "normalize": Key(anything, False),
     "env_wrapper": Key(optional(anything), None),
     "frame_stack": Key(optional(whole), None),
-    "vec_env_wrapper": Key(optional(anything), lacks="a wrapper of the vector environment"),
+    "vec_env_wrapper": Key(
+        optional(anything),
+        lacks="a wrapper of the vector environment; here the environment is as without it",
+    ),
     "env_kwargs": Key(optional(anything), None),
-    "callback": Key(optional(anything), lacks="a training callback"),
+    "callback": Key(
+        optional(anything), lacks="a training callback; here nothing is done in its place"
+    ),
     "monitor_kwargs": Key(anything),
 }
 
@@ -99,6 +104,8 @@ class Zoo(Sb3):
     def load(self, path: Path, said: dict[str, Any]) -> dict[str, Any]:
         """Read a file of entries, which is named after its algorithm, or a run's config.yml."""
         others.refuse_algorithm(path.stem, str(path))
+        if path.suffix == ".py":
+            return _python(path)
         content = super().load(path, said)
         if path.stem == "config":
             content |= _run(path.with_name("args.yml"))
@@ -153,6 +160,14 @@ class Zoo(Sb3):
         entry = {name: value for name, value in flat.items() if name not in ("env", "algo")}
         lines = [f"  {name}: {_yaml(value)}" for name, value in entry.items()]
         return "\n".join([f"{_yaml(env)}:", *lines])
+
+
+def _python(path: Path) -> dict[str, Any]:
+    """Return the entries of a Python file, which the zoo takes from its `hyperparams`."""
+    entries = source.load_python(path)[0].get("hyperparams")
+    if not isinstance(entries, dict):
+        raise UserError(f"{path} has no hyperparams = {{...}}, the zoo's entries by environment")
+    return entries
 
 
 def _run(path: Path) -> dict[str, Any]:

@@ -437,6 +437,11 @@ class Recipe:
         return self.algorithm.phasic
 
     @property
+    def eval_actions(self) -> Literal["sampled", "deterministic"]:
+        """How evaluations act while training: a network of action values acts greedily."""
+        return "deterministic" if self.algorithm.explores else "sampled"
+
+    @property
     def averages_policy(self) -> bool:
         """Whether the proximal policy is an average of recent ones."""
         return self.algorithm.proximal == "average"
