@@ -85,12 +85,6 @@ def _staleness(old: Setup, new: Setup, factors: Factors) -> str | None:
     )
 
 
-def _stale(old: Setup, new: Setup, factors: Factors) -> str | None:
-    if not new.batch.staleness or factors.iter != 1:
-        return None
-    return f"{new.staleness} {new.batch.staleness}: stays as old in sequences as before"
-
-
 def _part_means(old: Setup, new: Setup, factors: Factors) -> str | None:
     """A mean over the tokens of a part of the batch weighs sequences by their neighbours."""
     if not new.token_mean or (new.part == old.part and not factors.sizes_differ):
@@ -131,17 +125,13 @@ def _clipped_ratio(old: Setup, new: Setup, factors: Factors) -> str | None:
     before, after = old.batch.steps_per_iteration, new.batch.steps_per_iteration
     if not factors.sizes_differ or not new.clip:
         return None
-    if after == 1 == before and not new.batch.staleness:
+    if after == 1 == before and (new.decoupled or not new.batch.staleness):
         return f"{new.clip} has no effect: one gradient step per generation, so ratios are 1"
+    whose = "before the update" if new.decoupled else "that generated"
+    text = f"{new.clip} limits the step from the policy {whose}"
     if before == after:
-        return (
-            f"{new.clip} limits the step from the policy that generated, as before {after} "
-            "gradient steps ago at most"
-        )
-    return (
-        f"{new.clip} limits the step from the policy that generated: {before} -> {after} gradient "
-        "steps per generation, so it binds otherwise"
-    )
+        return f"{text}, {after} gradient steps ago at most, as before"
+    return f"{text}: {before} -> {after} gradient steps per generation, so it binds otherwise"
 
 
 def _reference(old: Setup, new: Setup, factors: Factors) -> str | None:
@@ -198,5 +188,4 @@ DETAILS: list[Limit] = [
     _reference,
     _clipped_gradient,
     _weight_decay,
-    _stale,
 ]

@@ -8,9 +8,11 @@ from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
 from isobatch.errors import UserError, nearest
+from isobatch.language.areal import Areal
 from isobatch.language.batch import SequenceBatch
 from isobatch.language.cautions import cautions
 from isobatch.language.library import Learner, Library, Setup
+from isobatch.language.openrlhf import OpenRlhf
 from isobatch.language.settings import Settings, hint
 from isobatch.language.trl import Trl
 from isobatch.language.verl import Verl
@@ -23,7 +25,7 @@ from isobatch.scaling.limits import Caution, by_importance
 from isobatch.scaling.rules import BATCH_RULE, Change, Options, move
 
 Keep = Literal["batch", "per-device"]
-LIBRARIES: dict[str, Library] = {each.name: each for each in (Verl(), Trl())}
+LIBRARIES: dict[str, Library] = {each.name: each for each in (Verl(), Trl(), OpenRlhf(), Areal())}
 MOST_UNKNOWN = 5
 """Keys without meaning that a warning names."""
 
@@ -111,8 +113,9 @@ def rescale(
     base = found.settings(asked) if whole else before.over(asked.flat)
     old = found.read(before)
     changes: dict[str, Any] = {}
+    held = devices is not None and keep is not None and (keep == "batch") == found.per_device
     if devices is not None:
-        if keep is not None and (keep == "per-device") != found.per_device:
+        if held:
             changes = found.instead(base, Fraction(devices, old.batch.devices))
         changes |= found.on_devices(base.over(changes), devices)
     settings = base.over(changes)
@@ -121,7 +124,7 @@ def rescale(
     moved = _moves(old, new, factors, Options(betas, grad_norm))
     differing = _differing(before, settings, asked.flat.keys() | changes.keys())
     final = differing | {each.key: _rounded(each.new) for each in moved}
-    answer = _answer(found, before, old, new, factors, moved, differing)
+    answer = _answer(found, before, old, new, moved, differing, held)
     notes = _disagreements(moved, asked, before) + _unknown(found, settings) + answer.notes
     paste = found.paste(final) if final else ""
     said = answer._replace(notes=by_importance(notes), paste=paste)
@@ -207,9 +210,9 @@ def _answer(
     before: Settings,
     old: Setup,
     new: Setup,
-    factors: Factors,
     moved: Sequence[Moved],
     differing: Mapping[str, Any],
+    held: bool,
 ) -> Answer:
     keys = dict.fromkeys([*old.sizes, *new.sizes])
     rows = [Setting(key, old.sizes.get(key), new.sizes.get(key)) for key in keys]
@@ -232,11 +235,11 @@ def _answer(
         headline=what_to_change(moves),
         moves=moves,
         stays=[each for each in rows if each.old == each.new],
-        budget=_meaning(library, before, old, new, factors),
+        budget=_meaning(library, before, old, new, held),
         ways=[],
         fits=[],
         expect=[],
-        notes=cautions(old, new, factors),
+        notes=cautions(old, new, Factors(old.batch.batch, new.batch.batch)),
         paste_title=f"Settings to paste ({library.title}):",
         paste="",
         rules=[
@@ -256,33 +259,38 @@ DERIVED = {
 }
 
 
-def _meaning(library: Library, before: Settings, old: Setup, new: Setup, factors: Factors) -> str:
-    """Say how much larger the batch is, and what other devices have to do with it."""
+def _meaning(library: Library, before: Settings, old: Setup, new: Setup, held: bool) -> str:
+    """Say how much larger the batch is, and what other devices have to do with it.
+
+    `held`: settings were changed for the opposite of what devices alone do.
+    """
+    factors = Factors(old.batch.batch, new.batch.batch)
     sizes = sizes_sentence(factors, "sequences per generation")
-    return f"{sizes[0].upper()}{sizes[1:]}. {_devices(library, before, old, new, factors)}".strip()
-
-
-def _devices(library: Library, before: Settings, old: Setup, new: Setup, factors: Factors) -> str:
-    """Say what other devices do to the batch in this library, and how to have the opposite."""
+    said = f"{sizes[0].upper()}{sizes[1:]}."
     was, now = old.batch.devices, new.batch.devices
     if was == now:
-        return ""
+        return said
     meant = "per device" if library.per_device else "over all devices"
-    text = f"{library.title}'s batch sizes are {meant}: with {now} devices instead of {was} "
-    if factors.sizes_differ:
-        text += f"the batch is {1 / factors.iter:.3g} times as large"
-        advice = "--keep batch holds it"
+    ratio, devices = now / was, f"{now} devices instead of {was}"
+    grows = f"{ratio:.3g} times as large"
+    said += f" {library.title}'s batch sizes are {meant}: "
+    if library.per_device:
+        said += f"{devices} alone make the batch {grows}"
+        keep, other = "batch", "these settings hold it" if held else "holds it"
     else:
-        share, then = new.batch.per_rank, old.batch.per_rank
-        text += f"the batch stays, {share:g} sequences of a gradient step each instead of {then:g}"
-        advice = "--keep per-device lets it grow"
+        share, then = new.batch.minibatch / new.batch.ranks, old.batch.minibatch / old.batch.ranks
+        said += f"{devices} alone leave the batch as it is"
+        if not held:
+            said += f", {share:g} sequences of a gradient step on each instead of {then:g}"
+        keep, other = "per-device", f"these settings make it {grows}" if held else "lets it grow"
+    if held:
+        return f"{said}; {other}."
     try:
         more = library.instead(before, Fraction(now, was))
     except UserError:
-        return f"{text}."
-    natural = factors.sizes_differ == library.per_device
+        return f"{said}."
     settings = ", ".join(f"{key}={value(each)}" for key, each in more.items())
-    return f"{text}. {advice} ({settings})." if natural else f"{text}."
+    return f"{said}. --keep {keep} {other} ({settings})."
 
 
 def _disagreements(moved: Sequence[Moved], asked: Given, before: Settings) -> list[Caution]:

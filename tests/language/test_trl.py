@@ -38,7 +38,7 @@ def test_devices_alone_make_the_batch_larger():
     assert resized.changes == {"num_processes": 16, "learning_rate": 1.41421e-06}
     assert resized.moved[0].new == pytest.approx(1e-6 * math.sqrt(2))
     said = " ".join(resized.text().split())
-    assert "per device: with 16 devices instead of 8 the batch is 2 times as large" in said
+    assert "per device: 16 devices instead of 8 alone make the batch 2 times as large" in said
     assert "--keep batch holds it (gradient_accumulation_steps=4)" in said
 
 

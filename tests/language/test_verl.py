@@ -38,7 +38,9 @@ def test_devices_alone_change_no_batch_but_the_micro_batch_must_divide():
     assert (resized.factors.opt, resized.factors.iter) == (1, 1)
     # 1280 / 16 = 80 sequences on a device, which verl cannot cut into 32s; 20 is the largest.
     assert resized.changes == {"trainer.nnodes": 2, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 20}
-    assert "batch sizes are over all devices" in " ".join(resized.text().split())
+    assert "over all devices: 16 devices instead of 8 alone leave the batch" in " ".join(
+        resized.text().split()
+    )
 
 
 def test_a_batch_that_grows_with_the_devices_moves_the_step_size():
