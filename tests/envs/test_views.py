@@ -1,5 +1,7 @@
 """Frame stacks against SB3's VecFrameStack, and MiniGrid's flat observation."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ SPACES = {
 }
 
 
-def streams(space):
+def streams(space) -> list[Any]:
     class Stream(gymnasium.Env):
         """Random observations, in episodes of four steps and of six."""
 
@@ -55,7 +57,7 @@ def encoded(layout, observation):
 def test_frames_are_stacked_as_vecframestack_does(space, mode):
     vector = SyncVectorEnv(streams(SPACES[space]), autoreset_mode=mode)
     ours = FrameStack(GymEnv(vector, "stream", [SEED, SEED + 1]), FRAMES)
-    theirs = VecFrameStack(DummyVecEnv(streams(SPACES[space])), FRAMES)
+    theirs: Any = VecFrameStack(DummyVecEnv(streams(SPACES[space])), FRAMES)
     # The layout is that of the stacked space, which a policy's file has.
     layout = ours.observation_layout
     assert layout == ObservationLayout.of(theirs.observation_space, "stream")

@@ -138,9 +138,7 @@ def test_only_what_moved_is_written():
     exported = exchange.write("rl_games", rescaled, ANT)
     # Four times the rows in as many minibatches: a quarter of the iterations. The step size follows
     # the KL by itself.
-    assert exported.given == changed(
-        ANT, num_actors=256, minibatch_size=8192, max_epochs=500
-    )
+    assert exported.given == changed(ANT, num_actors=256, minibatch_size=8192, max_epochs=500)
     assert yaml.safe_load(exported.text) == exported.given
 
 
