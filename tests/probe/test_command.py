@@ -66,8 +66,8 @@ def test_it_answers_what_was_asked_first_and_writes(run, capsys):
         r"16x8 error \S+ \[\S+, \S+\] \S+ env steps/s",
         r"error of (4x32 / error of 16x8|16x8 / error of 4x32): \S+ \[",
         r"Smallest error of all shapes with 128 transitions: (undecided between )?\d+x\d+ \(\d+%",
-        r"; over 10 updates, (undecided between )?\d+x\d+ \(\d+%",
-        r"Smallest error x time on this machine: (undecided between )?\d+x\d+ \(\d+%",
+        r"; over one update, (undecided between )?\d+x\d+ \(\d+%",
+        r"Smallest error of one update x time on this machine: (undecided between )?\d+x\d+ \(\d+%",
         r"Record: ",
         r"Minibatch of 64 transitions: .*noise scale \S+ \[",
         r"Rollout of 128 transitions: .*noise scale \S+ \[",
@@ -366,9 +366,9 @@ def test_a_shape_without_any_error_is_not_advised(findings):
 
 def test_a_shape_is_named_where_it_nearly_always_wins_and_else_those_it_may_be(findings):
     def line(*shares: float) -> str:
-        points = [replace(each, best_share=0.0) for each in findings.curve]
+        points = [replace(each, best_share_over_updates=0.0) for each in findings.curve]
         for k, share in enumerate(shares):
-            points[k] = replace(points[k], best_share=share)
+            points[k] = replace(points[k], best_share_over_updates=share)
         changed = replace(findings, curves=findings.curves | {"monte-carlo": points})
         return next(each for each in answer(changed) if each.startswith("Smallest error of all"))
 
@@ -384,8 +384,8 @@ def test_asked_shapes_come_first_and_are_told_apart_only_where_one_nearly_always
     findings, wins, said
 ):
     compared = findings.comparisons
-    update = replace(compared.update, wins=(1 - wins, wins))
-    lines = answer(replace(findings, comparisons=replace(compared, update=update)))
+    updates = replace(compared.updates, wins=(1 - wins, wins))
+    lines = answer(replace(findings, comparisons=replace(compared, updates=updates)))
     share = f"{wins:.0%}"
     expected = f"4x8 or 8x4: {said} the smaller error in {share} of bootstrap resamples"
     assert lines[0].startswith(expected)
