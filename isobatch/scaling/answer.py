@@ -212,7 +212,8 @@ def _fits(way: Way, tuned: Recipe, new: Recipe) -> str:
         return f"{text} Not possible here: {way.refusal}."
     if area is None:
         return text
-    return f"{text} Measured (n_envs x {Fraction(rows[0].factor)}): area {area:+.2f}."
+    of = f"n_envs x {Fraction(rows[0].factor)}, {counted(len(rows), 'task')}"
+    return f"{text} Measured ({of}): area {area:+.2f}."
 
 
 def _rules(tuned: Recipe, new: Recipe, changes: Sequence[Change]) -> list[str]:
