@@ -72,8 +72,8 @@ def bound():
         return replace(study, envs=study.envs[:1], budget=STEPS, evaluate=4)
 
     def tiny_shapes(given):
-        """A quarter of the environments and of the steps: 2x32 for 8x128."""
-        return tuple(Shape(max(1, n // 4), max(1, t // 4)) for n, t in shapes(given))
+        """A quarter of the environments and of the steps, two at least: 2x32 for 8x128."""
+        return tuple(Shape(max(2, n // 4), max(2, t // 4)) for n, t in shapes(given))
 
     os.environ["WANDB_MODE"] = "offline"
     clusters.RESAMPLES = 50
