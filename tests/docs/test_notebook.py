@@ -4,7 +4,7 @@ from pathlib import Path
 
 import nbclient
 import nbformat
-from doc_blocks import DOCS
+from doc_blocks import DOCS, ROOT
 from tiny import STEPS
 
 NOTEBOOK = DOCS / "notebooks" / "first-steps.ipynb"
@@ -21,6 +21,7 @@ def shown(cell):
 
 def test_it_runs_as_it_stands(tmp_path, monkeypatch):
     monkeypatch.setenv("ISOBATCH_BUDGET", str(STEPS))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
