@@ -12,7 +12,7 @@ from doc_blocks import ROOT
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def launch():
     """Return a function that runs a command in a folder: -> what it printed."""
     with subprocess.Popen(

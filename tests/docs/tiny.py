@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-STEPS, MORE_STEPS = 2048, 3072
+STEPS, MORE_STEPS, FEW_STEPS = 2048, 3072, 10_000
 """Of a run, and of one that is resumed with a larger budget."""
 IMAGES = ("CoinrunEasy-v0", "StarpilotHard-v0")
 SMALL_BATCH = ["--n-envs", "2", "--n-steps", "16", "--n-minibatches", "2", "--n-epochs", "1"]
@@ -30,8 +30,10 @@ def shortened(words, folder):
     if command == "train":
         return [*words, *_training(words, folder)]
     if command == "resume":
-        more = ["--total-timesteps", str(MORE_STEPS)]
-        return [*words, *more] if "--total-timesteps" in words else words
+        if "--total-timesteps" not in words:
+            return words
+        asked = int(words[words.index("--total-timesteps") + 1])
+        return words if asked <= FEW_STEPS else [*words, "--total-timesteps", str(MORE_STEPS)]
     return [*words, *FLAGS.get(command, [])]
 
 
