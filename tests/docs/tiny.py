@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 STEPS, MORE_STEPS, FEW_STEPS = 2048, 3072, 10_000
-"""Of a run, and of one that is resumed with a larger budget."""
+"""Of a run, of one that is resumed with a larger budget, and what stays as it is there."""
 IMAGES = ("CoinrunEasy-v0", "StarpilotHard-v0")
 SMALL_BATCH = ["--n-envs", "2", "--n-steps", "16", "--n-minibatches", "2", "--n-epochs", "1"]
 FLAGS = {
