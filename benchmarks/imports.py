@@ -361,37 +361,6 @@ def _from_rsl_rl(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def rl_games(root: Path) -> Tally:
-    """Every rl_games configuration of Isaac Lab; it has no defaults for what these give."""
-    tally = Tally("Isaac Lab: rl_games configurations")
-    for path in sorted(root.rglob("rl_games_*.yaml")):
-        given = exchange.arguments("rl_games", [str(path), f"num_actors={NUM_ENVS}"])
-        tally.take(
-            path.parts[-3],
-            lambda given=given: exchange.read("rl_games", given, "Ant-v4"),
-            _from_rl_games,
-            given["params"]["config"],
-        )
-    return tally
-
-
-def _from_rl_games(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a recipe must hold of `config`, by what it means in rl_games' code."""
-    rows = NUM_ENVS * given["horizon_length"]
-    return {
-        "n_envs": NUM_ENVS,
-        "n_steps": given["horizon_length"],
-        "n_minibatches": rows // given["minibatch_size"],
-        "n_epochs": given["mini_epochs"],
-        "learning_rate": float(given["learning_rate"]),
-        "gamma": given["gamma"],
-        "gae_lambda": given["tau"],
-        "clip_range": given["e_clip"],
-        "ent_coef": given["entropy_coef"],
-        "vf_coef": given["critic_coef"],  # Halved when it is added up.
-    }
-
-
 # ---------------------------------------------------------------- the page
 
 
@@ -441,8 +410,7 @@ def page(tallies: list[Tally], revisions: list[str]) -> str:
         "",
         "`batch_size` is there where it is more than the rollout has rows: SB3 then takes the "
         "rollout as one minibatch, and so does the recipe. Isaac Lab's configurations do not say "
-        f"how many environments there are; {NUM_ENVS} are assumed, which the minibatch of one does "
-        "not divide.",
+        f"how many environments there are; {NUM_ENVS} are assumed.",
         "",
         "## Refused",
         "",
@@ -482,7 +450,6 @@ def main() -> None:
     tallies = [
         zoo(given.zoo),
         isaaclab(given.isaaclab, given.rsl_rl),
-        rl_games(given.isaaclab),
         cleanrl(given.cleanrl),
         others(given.zoo),
     ]
