@@ -267,7 +267,8 @@ def page(tallies: list[Tally], revisions: list[str]) -> str:
         "# Imports, counted",
         "",
         "What other libraries ship, read by `isobatch import`. Written by "
-        "`python -m benchmarks.imports`, which works out what each recipe must hold from the library's own defaults (SB3's "
+        "`python -m benchmarks.imports`, which works out what each recipe must hold from the "
+        "library's own defaults (SB3's "
         "signatures, CleanRL's `Args`, rsl_rl's signature) and the entry, and compares."
         + (f" Checkouts: {', '.join(revisions)}." if revisions else ""),
         "",
