@@ -79,10 +79,9 @@ def headline(settings: Settings) -> str:
 
 def losses(settings: Settings) -> list[str]:
     """Return what is left out and how the rest was read, a line each."""
-    count = len(settings.unknown)
     title = "Nothing is left out."
-    if count:
-        title = f"Left out, {counted(count, 'setting')}, and what that does:"
+    if settings.unknown:
+        title = f"Left out or different here ({len(settings.unknown)}), and what that does:"
     return [title, *(f"! {each}" for each in settings.unknown), *_notes(settings)]
 
 

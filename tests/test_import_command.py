@@ -67,7 +67,9 @@ def test_an_import_says_what_it_read_and_left_out_and_what_to_type(command, tmp_
         "Read ppo.yml of rl-baselines3-zoo: ppo on HalfCheetah-v4, 1 environment x 512 steps, "
         "8 minibatches of 64, 20 epochs, learning rate 0.0003, 1,000,000 environment steps."
     )
-    assert left_out.startswith("Left out, 1 setting, and what that does:\n! callback my.Callback")
+    assert left_out.startswith(
+        "Left out or different here (1), and what that does:\n! callback my.Callback"
+    )
     assert rest == "saved to half.toml; train with:\nisobatch train --recipe half.toml\n"
     given = exchange.arguments("zoo", ["ppo.yml"])
     assert Recipe.load("half.toml") == exchange.read("zoo", given, "HalfCheetah-v4").recipe

@@ -27,6 +27,10 @@ LACKS = {
         "another function than exp from log_std to gSDE's standard deviation; here exp, which "
         "grows faster where noise grows",
     ),
+    "optimizer_class": (
+        None,
+        "another optimiser; here PyTorch's own (RMSpropTFLike begins with smaller steps)",
+    ),
     "normalize_images": (True, "dividing images by 255, which Isobatch always does"),
 }
 READ = (

@@ -257,7 +257,7 @@ def _a2c(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     if "optimizer_kwargs" in kwargs:
         lost.append(
             f"policy_kwargs optimizer_kwargs {kwargs['optimizer_kwargs']}: arguments of the "
-            "optimiser"
+            "optimiser; here RMSprop has alpha 0.99 and rms_prop_eps"
         )
     return fields | {
         "optimizer": "rmsprop", "rms_decay": 0.99, "adam_eps": values["rms_prop_eps"]

@@ -48,7 +48,8 @@ def read_normalization(value: Any, gamma: float | None, lost: Lines) -> dict[str
     clips = [take(settings, name, number, 10.0) for name in ("clip_obs", "clip_reward")]
     epsilon = take(settings, "epsilon", number, OURS.normalize_epsilon)
     lost += [
-        f"normalize {name} {each}: an argument of VecNormalize" for name, each in settings.items()
+        f"normalize {name} {each}: an argument of VecNormalize, not used here"
+        for name, each in settings.items()
     ]
     fields = {"normalize_observations": observations, "normalize_rewards": rewards}
     if observations:
@@ -105,7 +106,10 @@ def read_arguments(value: Any, lost: Lines) -> list[str]:
         if data and text and text.strip() == text:
             found.append(f"{name}={text}")
         else:
-            lost.append(f"env_kwargs {name} {shown(each)}: an argument of the environment")
+            lost.append(
+                f"env_kwargs {name} {shown(each)}: an argument of the environment; here it "
+                "has its default"
+            )
     return found
 
 
@@ -157,6 +161,7 @@ EFFECTS = {
     "ImgObsWrapper": "leaves out direction and mission; here they are part of the observation",
 }
 """What wrappers do that have no counterpart."""
+OTHER = "a wrapper of each environment; here the environment is as without it"
 
 
 def each_wrapper(value: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -198,11 +203,12 @@ def read_wrappers(value: Any, frames: int | None, lost: Lines) -> tuple[dict[str
         elif known and kind in READ:
             found.append(READ[kind](rest))
         else:
-            lost.append(
-                f"env_wrapper {wrapper}: {EFFECTS.get(kind, 'a wrapper of each environment')}"
-            )
+            lost.append(f"env_wrapper {wrapper}: {EFFECTS.get(kind, OTHER)}")
             continue
-        lost += [f"env_wrapper {each} {rest[each]}: an argument of {kind}" for each in rest]
+        lost += [
+            f"env_wrapper {each} {rest[each]}: an argument of {kind}, not used here"
+            for each in rest
+        ]
     if plays_atari and (frames or 1) != ATARI_FRAMES:
         extra.append(f"stack_num={frames or 1}")
     stacked = 1 if plays_atari else frames or 1

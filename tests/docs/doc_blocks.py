@@ -10,6 +10,18 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 SHELLS = ("sh", "console", "bash")
 FENCE = re.compile(r"^( *)```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^\1```$", re.M | re.S)
+OF_OTHERS = {
+    "ppo.yml": "CartPole-v1:\n  n_envs: 8\n  n_timesteps: !!float 1e5\n  policy: 'MlpPolicy'\n"
+    "  n_steps: 32\n  batch_size: 256\n  n_epochs: 20\n  learning_rate: lin_0.001\n",
+    "runner.json": '{"num_envs": 4096, "num_steps_per_env": 24, "seed": 1, '
+    '"algorithm": {"num_mini_batches": 4, "num_learning_epochs": 5, '
+    '"schedule": "fixed", "gamma": 0.99, "entropy_coef": 0.01}}',
+    "rsl_rl_ppo_cfg.py": "from isaaclab_rl.rsl_rl import RslRlOnPolicyRunnerCfg\n"
+    "class FlatCfg(RslRlOnPolicyRunnerCfg):\n    num_steps_per_env = 24\n"
+    "    algorithm = dict(num_mini_batches=4, num_learning_epochs=5, schedule='fixed',\n"
+    "                     gamma=0.99, entropy_coef=0.01)\n",
+}
+"""Files of other libraries, which a reader of the page has."""
 
 
 class Block(NamedTuple):

@@ -8,7 +8,7 @@ import re
 import shutil
 
 import pytest
-from doc_blocks import DOCS, PAGES, ROOT, SHELLS, all_blocks, blocks, commands
+from doc_blocks import DOCS, OF_OTHERS, PAGES, ROOT, SHELLS, all_blocks, blocks, commands
 from tiny import shortened
 
 NOT_RUN = {
@@ -26,14 +26,6 @@ BUILDS_ON = {
 """Pages whose commands take runs that other pages made."""
 LONG = {"tasks/algorithm.md", "tasks/probe.md", "tasks/query.md", "tasks/resume-evaluate.md"}
 """Pages that take longest and repeat most of others: `make test-faults` does what they say."""
-OF_OTHERS = {
-    "ppo.yml": "CartPole-v1:\n  n_envs: 8\n  n_timesteps: !!float 1e5\n  policy: 'MlpPolicy'\n"
-    "  n_steps: 32\n  batch_size: 256\n  n_epochs: 20\n  learning_rate: lin_0.001\n",
-    "runner.json": '{"num_envs": 4096, "num_steps_per_env": 24, "seed": 1, '
-    '"algorithm": {"num_mini_batches": 4, "num_learning_epochs": 5, '
-    '"schedule": "fixed", "gamma": 0.99, "entropy_coef": 0.01}}',
-}
-"""Files of other libraries, which a reader of the page has."""
 WITH_COMMANDS = [
     page for page in PAGES if "extending" not in page.parts and blocks(page, *SHELLS, "python")
 ]

@@ -9,13 +9,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from doc_blocks import DOCS, PAGES, ROOT, SHELLS, all_blocks, blocks, commands
+from doc_blocks import DOCS, OF_OTHERS, PAGES, ROOT, SHELLS, all_blocks, blocks, commands
 
 import isobatch
 from isobatch import cli, exchange
 from isobatch.cli.flags import Parser
 from isobatch.errors import UserError
-from isobatch.exchange.source import FILES
 from isobatch.recipe import Recipe
 from isobatch.study import design
 
@@ -36,6 +35,10 @@ FOREIGN = {"--key", "--logdir", "--num-envs"}
 """In running text: flags of other libraries and programs."""
 
 
+ELSEWHERE = (".zip", ".cleanrl_model")
+"""Files that others than `exchange` read."""
+
+
 class Parsed(Exception):
     """Stops a command once its arguments are read."""
 
@@ -53,12 +56,14 @@ def parse(monkeypatch, tmp_path):
         raise Parsed
 
     def parse_known_args(parser, words):
-        """Of rescale, which leaves another library's settings to `exchange`."""
+        """Of import and rescale, which leave another library's settings to `exchange`."""
         parsed, rest = read(parser, words)
         if parsed.format is None:
             assert [word.startswith("-") for word in rest] == [False]
-        elif not any(word.endswith((*FILES, ".zip", ".cleanrl_model")) for word in rest):
-            exchange.read(parsed.format, exchange.arguments(parsed.format, rest), parsed.env)
+        elif not any(word.endswith(ELSEWHERE) for word in rest):
+            said = exchange.parse_words(parsed.format, rest)
+            env = parsed.env or said.env
+            exchange.read(parsed.format, exchange.settings(parsed.format, said), env)
         raise Parsed
 
     monkeypatch.setattr(Parser, "parse_args", parse_args)
@@ -87,6 +92,8 @@ def shown_commands():
 @pytest.mark.parametrize(("place", "words"), shown_commands(), ids=lambda each: str(each)[-60:])
 def test_a_command_has_the_name_and_flags_shown(place, words, parse):
     words = _without_imports(words[1:])
+    for file, text in OF_OTHERS.items():
+        Path(file).write_text(text)
     if "--recipe" in words:
         Path(words[words.index("--recipe") + 1]).write_text('env = "CartPole-v1"\n')
     parse(words)
