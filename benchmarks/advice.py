@@ -193,7 +193,7 @@ def scales(runs: Sequence[Scored]) -> dict[str, Scale]:
 
 def _random(env: str, runs: Sequence[Scored]) -> float:
     """Return the random policy's score: the studies' table's, or that of untrained policies."""
-    from isobatch.study.scores import constants
+    from isobatch.scores import constants
 
     scale = constants(env)
     if scale is not None:

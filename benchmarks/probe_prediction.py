@@ -5,10 +5,11 @@
     isobatch study docs/results/prediction.toml             # the same environments, arms = shapes
     python benchmarks/probe_prediction.py check prediction.json studies/prediction
 
-`predict` probes the reference's runs at parts of their budget. A shape's predicted error is the
-geometric mean over runs and parts, of one update and of the mean of 10 and of 100, against
-Monte-Carlo returns and against GAE. A point whose gradient is not distinguishable from its noise
-tells nothing and is left out. `check` ranks the shapes by the area under their evaluation curves
+`predict` probes the reference's runs at half of their budget, or later where no gradient is
+distinguishable from its noise. A shape's predicted error is the geometric mean over runs, of one
+update and of the mean of 10 and of 100, against Monte-Carlo returns and against GAE. A reference
+whose gradient is not distinguishable from its noise tells nothing and is left out. `check` ranks
+the shapes that have been trained by the area under their evaluation curves
 and correlates both ranks (Spearman), environment by environment. Intervals are 95%, from 2,000
 bootstrap resamples of points, of training seeds and, for the mean, of environments.
 
@@ -41,7 +42,10 @@ UPDATES = (1, 10, 100)
 REFERENCES = ("monte-carlo", "gae")
 HEADLINE = "monte-carlo, 1"
 """What `isobatch probe` names: against Monte-Carlo returns, the error of one update."""
-PARTS = (0.25, 0.5, 0.75)
+PARTS = (0.5, 0.75, 1.0)
+"""Of the budget; the first at which a reference tells is taken."""
+BATCHES = 4
+"""Of the widest shape: 1,024 environments. 256 told nothing on FrozenLake and LunarLander."""
 RESAMPLES = 2000
 OWN = "32x32"
 DOUBLED = {"minibatch": "double-minibatch", "rollout": "double-rollout"}
@@ -61,7 +65,7 @@ def predict(study: Path, out: Path) -> None:
         doubled = table["doubled"].setdefault(env, {name: [] for name in DOUBLED})
         for part in PARTS:
             table["asked"][env] = table["asked"].get(env, 0) + 1
-            question = Question(shapes=shapes, batches=1, speed=False)
+            question = Question(shapes=shapes, batches=BATCHES, speed=False)
             found = investigate(isobatch.load(run, at=part), question)
             for name, sizing in (("minibatch", found.minibatch), ("rollout", found.rollout)):
                 if sizing.verdict != "cannot tell":
@@ -75,6 +79,8 @@ def predict(study: Path, out: Path) -> None:
                     if np.isfinite(errors).all():
                         key = f"{reference}, {updates}"
                         points.setdefault(key, []).append(np.log(errors).tolist())
+            if points:
+                break
         told = len(points.get(HEADLINE, []))
         print(f"{env}: {told} of {table['asked'][env]} points tell", flush=True)
         out.write_text(json.dumps(table, indent=1) + "\n")
@@ -88,23 +94,44 @@ def _runs(study: Path) -> Iterator[tuple[str, Path]]:
 def check(prediction: Path, study: Path, out: Path | None) -> None:
     """Hold the predictions against the areas under the study's evaluation curves."""
     told, results = json.loads(prediction.read_text()), Results.load(study)
-    names = told["shapes"]
+    names = {env: [name for name in told["shapes"] if _is_trained(results, name, env)]
+             for env in results.study.envs}  # fmt: skip
     areas = {
-        env: np.array([list(results.raw(name, env, "curve").values()) for name in names])
-        for env in results.study.envs
+        env: np.array([list(results.raw(name, env, "curve").values()) for name in each])
+        for env, each in names.items()
     }
     summary = {}
     for key in (f"{reference}, {updates}" for reference in REFERENCES for updates in UPDATES):
-        points = {env: np.array(told["points"][env].get(key, [])) for env in areas}
+        points = {
+            env: np.array(
+                [
+                    [row[told["shapes"].index(name)] for name in names[env]]
+                    for row in told["points"][env].get(key, [])
+                ]
+            )
+            for env in areas
+        }
         asked = {env: told["asked"][env] for env in areas}
         summary[key] = judged(points, areas, asked, names)
-    doubled = {env: {name: doubling(results, env, name, told) for name in DOUBLED} for env in areas}
-    for line in (*lines(summary, areas, names), "", *doubled_lines(doubled)):
+    doubled = {
+        env: {
+            name: doubling(results, env, name, told)
+            for name, arm in DOUBLED.items()
+            if _is_trained(results, arm, env)
+        }
+        for env in areas
+    }
+    for line in (*lines(summary, areas, names, told["shapes"]), "", *doubled_lines(doubled)):
         print(line)
     if out is not None:
         kept = {env: each.tolist() for env, each in areas.items()}
         found = {"shapes": names, "areas": kept, "summary": summary, "doubled": doubled}
         out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _is_trained(results: Results, arm: str, env: str) -> bool:
+    """Say whether an arm has as many runs in an environment as the one that was probed."""
+    return len(results.raw(arm, env, "curve")) == len(results.raw(OWN, env, "curve"))
 
 
 def doubling(results: Results, env: str, name: str, told: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +159,7 @@ def doubling(results: Results, env: str, name: str, told: dict[str, Any]) -> dic
 
 
 def _curves(results: Results, arm: str, env: str, grid: np.ndarray) -> np.ndarray:
-    cells = [Cell(arm, env, seed) for seed in results.study.seeds]
+    cells = [Cell(arm, env, seed) for seed in results.raw(arm, env, "curve")]
     return np.array([results.learning_curve(cell, grid) for cell in cells])
 
 
@@ -161,7 +188,7 @@ def judged(
     points: dict[str, np.ndarray],
     areas: dict[str, np.ndarray],
     asked: dict[str, int],
-    names: list[str],
+    names: dict[str, list[str]],
 ) -> dict[str, Any]:
     """Return rank correlations with their intervals, and which pairs were ordered right.
 
@@ -172,7 +199,7 @@ def judged(
     for env, errors in points.items():
         table[env] = {"told": len(errors), "asked": asked[env]}
         if len(errors):
-            table[env] |= _one(errors, areas[env], names, draw)
+            table[env] |= _one(errors, areas[env], names[env], draw)
     correlations = {env: row for env, row in table.items() if "correlation" in row}
     if correlations:
         table["mean"] = _over_tasks(
@@ -253,18 +280,24 @@ def _interval(values: Any) -> list[float]:
     return [float(each) for each in np.quantile(values, [0.025, 0.975])]
 
 
-def lines(summary: dict[str, Any], areas: dict[str, np.ndarray], names: list[str]) -> Iterator[str]:
+def lines(
+    summary: dict[str, Any],
+    areas: dict[str, np.ndarray],
+    names: dict[str, list[str]],
+    shapes: list[str],
+) -> Iterator[str]:
     """Return Markdown: areas and headline by environment, then every kind of prediction."""
-    yield "| environment | " + " | ".join(names) + " | rank correlation | points that tell |"
-    yield "|---" * (len(names) + 3) + "|"
+    yield "| environment | " + " | ".join(shapes) + " | rank correlation | points that tell |"
+    yield "|---" * (len(shapes) + 3) + "|"
     for env, each in areas.items():
         row = summary[HEADLINE][env]
-        errors = row.get("errors", [None] * len(names))
-        cells = [
-            f"{'-' if error is None else f'{error:.3g}'}; "
+        errors = row.get("errors", [None] * len(names[env]))
+        found = {
+            name: f"{'-' if error is None else f'{error:.3g}'}; "
             f"{area.mean():.4g} +- {area.std(ddof=1):.2g}"
-            for error, area in zip(errors, each, strict=True)
-        ]
+            for name, error, area in zip(names[env], errors, each, strict=True)
+        }
+        cells = [found.get(name, "not trained") for name in shapes]
         told = f"{row['told']} of {row['asked']}"
         yield f"| {env} | {' | '.join(cells)} | {_shown(row)} | {told} |"
     yield ""

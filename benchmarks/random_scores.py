@@ -1,4 +1,4 @@
-"""Measure what uniformly random actions score: the column `random` of isobatch/study/scores.csv.
+"""Measure what uniformly random actions score: the column `random` of isobatch/scores.csv.
 
 python benchmarks/random_scores.py CartPole-v1 Acrobot-v1
 """

@@ -49,7 +49,7 @@ def from_toml(text: str, source: str) -> dict[str, Any]:
         raise _too_deep(source) from None
     except ValueError:  # Python makes no number of thousands of digits.
         raise _too_large(_long_line(source, text)) from None
-    return _checked(data, source, text)
+    return checked(data, source, text)
 
 
 def from_json(text: str, source: str, most: int = MOST_JSON) -> Any:
@@ -63,7 +63,7 @@ def from_json(text: str, source: str, most: int = MOST_JSON) -> Any:
         raise _too_deep(source) from None
     except ValueError as error:
         raise _malformed(source, "JSON", error) from None
-    return _checked(data, source)
+    return checked(data, source)
 
 
 def from_yaml(text: str, source: str) -> Any:
@@ -113,7 +113,7 @@ def from_yaml(text: str, source: str) -> Any:
         if "int_max_str_digits" in str(error):
             raise _too_large(_long_line(source, text)) from None
         raise _malformed(source, "YAML", error) from None
-    return _checked(data, source, text)
+    return checked(data, source, text)
 
 
 def _table(loader: Any, node: Any) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def literal(text: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # On escapes such as \d, which are text.
-            return _checked(ast.literal_eval(text), "a literal")
+            return checked(ast.literal_eval(text), "a literal")
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return text
 
@@ -190,7 +190,7 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _checked(data: Any, source: str, text: str = "") -> Any:
+def checked(data: Any, source: str, text: str = "") -> Any:
     """Return the data if it is plain: walked without recursion, whatever it holds."""
     left: list[tuple[Any, int, str]] = [(data, 0, "")]
     while left:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import gymnasium
 import pytest
 import torch
+from busy import soon
 from gymnasium.envs.classic_control import CartPoleEnv
 
 import isobatch
@@ -470,7 +471,7 @@ COMMAND = [
 
 def test_the_command_trains_a_run_for_each_seed(tmp_path):
     arguments = [*COMMAND, "--total-timesteps", "640", "--out", str(tmp_path / "runs")]
-    ended = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120)
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=soon(120))
     head, *lines = ended.stdout.splitlines()
     assert "4 runs, seeds 1 to 4" in head
     assert "together" in head or "one run in each" in head
@@ -488,15 +489,15 @@ def test_no_process_outlives_the_command(tmp_path, number):
         arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
     files = [tmp_path / "runs" / f"seed-{seed}" / "metrics.jsonl" for seed in range(1, 5)]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + soon(60)
     while not all(file.exists() and file.stat().st_size for file in files):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     process.send_signal(number)
-    code = process.wait(30)
+    code = process.wait(soon(30))
     assert code == (130 if number == signal.SIGTERM else -signal.SIGKILL)
     while _group(process.pid):
-        assert time.monotonic() < deadline + 30
+        assert time.monotonic() < deadline + soon(30)
         time.sleep(0.1)
     for file in files:
         assert all(each.is_whole for each in examine(file.parent))
@@ -512,14 +513,18 @@ def test_the_runs_of_a_folder_are_resumed_together(tmp_path):
             recipe=own, out=path, quiet=True, on_iteration=lambda row: row["iterations"] < 3
         )
     arguments = [sys.executable, "-m", "isobatch", "resume", str(tmp_path)]
-    ended = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120)
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=soon(120))
     assert "3 runs, seeds 1 to 3" in ended.stdout
     for _, path in jobs:
         rows = read_metrics(path)
         assert [row["iterations"] for row in rows] == list(range(1, len(rows) + 1))
         assert rows[-1]["env_steps"] > 600
     refused = subprocess.run(
-        [*arguments, "--from-scratch"], capture_output=True, text=True, check=False, timeout=60
+        [*arguments, "--from-scratch"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=soon(60),
     )
     assert refused.returncode == 2
     assert "one at a time" in refused.stderr

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import isobatch
-from isobatch import load
+from isobatch import evaluate, load
 from isobatch.cli import main
 from isobatch.errors import UserError
 from isobatch.recipe import Recipe
@@ -58,6 +58,11 @@ class TestMarks:
         plain = trained(tmp_path / "plain", **settings)
         marked = trained(tmp_path / "marked", eval_marks=5, **settings)
         assert without_clock(marked.metrics) == without_clock(plain.metrics)
+        # Action values are evaluated without random moments.
+        how = "deterministic" if algo == "pqn" else "sampled"
+        assert {row["actions"] for row in marked.evaluations} == {how}
+        assert evaluate(marked.path, 2).actions == how
+        assert evaluate(marked.path, 2, deterministic=True).actions == "deterministic"
         one, two = (read_policy(run.path)[0] for run in (plain, marked))
         assert all(torch.equal(one[name], two[name]) for name in one)
 
@@ -104,7 +109,7 @@ class TestMarks:
         best = max(run.evaluations, key=lambda row: row["episode_return"])
         assert load(run.path, best=True).env_steps == best["env_steps"]
         assert main(["eval", str(run.path), "--best", "--episodes", "3"]) == 0
-        assert "over 3 episodes" in capsys.readouterr().out
+        assert "over 3 episodes with sampled actions" in capsys.readouterr().out
         plain = trained(tmp_path / "plain")
         assert main(["eval", str(plain.path), "--best"]) == 2
         assert "was not evaluated while training (--eval-marks)" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from busy import soon
 from failing_envs import Failing
 from probe_envs import Counter, TensorCounter
 
@@ -44,7 +45,7 @@ def children(pid):
 
 
 def wait_until(holds, seconds=60.0):
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + soon(seconds)
     while not holds():
         assert time.monotonic() < deadline, "it does not come"
         time.sleep(0.05)
@@ -106,10 +107,8 @@ class TestSignals:
         command = started(how, vectorization)
         crew = children(command.pid)
         assert len(crew) == (0 if vectorization == "sync" else 2)
-        began = time.monotonic()
         command.send_signal(number)
-        output, complaint = command.communicate(timeout=30)
-        assert time.monotonic() - began < 10
+        output, complaint = command.communicate(timeout=soon(10))
         assert command.returncode == 130
         assert "isobatch resume" in output
         assert complaint == ""
@@ -119,10 +118,8 @@ class TestSignals:
 
     def test_what_no_exception_ends_is_ended_by_the_process(self, started, out):
         command = started("deaf", "sync")
-        began = time.monotonic()
         command.send_signal(signal.SIGTERM)
-        _, complaint = command.communicate(timeout=30)
-        assert time.monotonic() - began < 10
+        _, complaint = command.communicate(timeout=soon(10))
         assert command.returncode == 128 + signal.SIGTERM
         assert len(complaint.splitlines()) == 1
         assert "checkpoint" in complaint
@@ -552,6 +549,7 @@ class TestSizes:
                 r"1,000,000,000,000 rows .* of memory or more",
             ),
             ({"hidden_sizes": (10**7, 10**7)}, "hidden_sizes 10000000 10000000 take"),
+            ({"value_hidden_sizes": (10**7, 10**7)}, "hidden_sizes 64 64 10000000 10000000 take"),
         ],
     )
     def test_what_cannot_be_right_is_refused_before_anything_is_made(

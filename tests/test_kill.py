@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
+from busy import soon
 
 from isobatch.cli import main
 from isobatch.run.store import read_metrics, read_policy
@@ -47,7 +48,7 @@ def end(process):
 
 
 def wait_until(reached, seconds=60):
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + soon(seconds)
     while not reached():
         assert time.monotonic() < deadline, "the run does not get on"
         time.sleep(0.002)
@@ -74,7 +75,7 @@ def test_a_run_killed_again_and_again_completes_without_a_gap_or_a_double_row(tm
             end(process)
             assert process.exitcode == -signal.SIGKILL, f"kill {kill} came after the run's end"
             process = start("resume", run)
-        process.join(timeout=120)
+        process.join(timeout=soon(120))
         assert process.exitcode == 0
     finally:
         end(process)

@@ -77,10 +77,10 @@ def test_a_change_of_the_batch_is_printed_above():
     screen = io.StringIO()
     view = LiveView(Console(file=screen, width=80, force_terminal=True))
     view.start(broken(), "runs/x", 0)
-    view.row(ROW | {"reshaped": "n_envs 8 -> 32", "decision": "noise scale 9"})
+    view.row(ROW | {"rows": 1000, "reshaped": "n_envs 8 -> 32", "decision": "noise scale 9"})
     view.row(ROW)
     view.stop()
-    assert screen.getvalue().count("1,024 env steps: reshaped: n_envs 8 -> 32 (noise scale 9)") == 1
+    assert screen.getvalue().count("24 env steps: reshaped: n_envs 8 -> 32 (noise scale 9)") == 1
 
 
 def test_lines_say_a_finding_once(capsys):

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from busy import soon
 
 import isobatch
 from isobatch.cli import main
@@ -191,16 +192,36 @@ def test_a_query_that_needs_much_memory_ends_and_spills_nothing(runs, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+ASKING = """
+import sys
+from isobatch.cli import main
+from isobatch.study import query
+
+answer = query._answer
+
+def asking(*given):
+    print("asking", flush=True)
+    return answer(*given)
+
+query._answer = asking
+sys.exit(main(sys.argv[1:]))
+"""
+"""A command that says when it comes to the database."""
+
+
 def test_ctrl_c_ends_a_query(runs):
     sql = "select count(*) from range(100000000) a, range(1000000) b where a.range * b.range = 3"
     process = subprocess.Popen(
-        [sys.executable, "-m", "isobatch", "query", sql, "--runs", str(runs)],
+        [sys.executable, "-c", ASKING, "query", sql, "--runs", str(runs)],
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    time.sleep(5)
-    process.send_signal(signal.SIGINT)
     try:
-        _, said = process.communicate(timeout=30)
+        assert process.stdout
+        assert process.stdout.readline() == b"asking\n"
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=soon(30))
     finally:
         process.kill()
     assert (process.returncode, said) == (130, b"isobatch: interrupted\n")

@@ -1,5 +1,7 @@
 """Networks and losses with Stable-Baselines3's settings are its own."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -22,24 +24,24 @@ MODULES = {
 }  # fmt: skip
 
 
-def theirs(observations=VECTOR, kind=ActorCriticPolicy, **kwargs) -> ActorCriticPolicy:
+def theirs(observations: Any = VECTOR, kind=ActorCriticPolicy, **kwargs) -> ActorCriticPolicy:
     torch.manual_seed(0)
     return kind(observations, CONTINUOUS, lambda _: 3e-4, **kwargs)
 
 
-def ours(observations=VECTOR, **model) -> ActorCritic:
+def ours(observations: Any = VECTOR, **model) -> ActorCritic:
     torch.manual_seed(0)
     layouts = ObservationLayout.of(observations, "test"), ActionLayout.of(CONTINUOUS, "test")
     return ActorCritic(*layouts, Model(**model))
 
 
-def layers_of(parts: list[nn.Module]) -> list[nn.Linear | nn.Conv2d]:
+def layers_of(parts: list[nn.Module]) -> list[Any]:
     """Return the layers of modules, each once."""
     found = [m for part in parts for m in part.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     return list(dict.fromkeys(found))
 
 
-def their_layers(policy: ActorCriticPolicy) -> list[nn.Linear | nn.Conv2d]:
+def their_layers(policy: ActorCriticPolicy) -> list[Any]:
     """Return encoder, hidden layers and head of the policy, and then the value's."""
     extractor = policy.mlp_extractor
     return layers_of([
@@ -48,7 +50,7 @@ def their_layers(policy: ActorCriticPolicy) -> list[nn.Linear | nn.Conv2d]:
     ])  # fmt: skip
 
 
-def our_layers(model: ActorCritic) -> list[nn.Linear | nn.Conv2d]:
+def our_layers(model: nn.Module) -> list[Any]:
     return layers_of([model])
 
 
@@ -82,7 +84,8 @@ def same_outputs(policy: ActorCriticPolicy, model: ActorCritic, seen: torch.Tens
     copied(policy, model)
     with torch.no_grad():
         params, values = model({part: seen})
-        expected = policy.get_distribution(seen).distribution.mean
+        distribution: Any = policy.get_distribution(seen).distribution
+        expected = distribution.mean
         torch.testing.assert_close(params[:, :8], expected, rtol=1e-4, atol=1e-5)
         expected = policy.predict_values(seen).squeeze(1)
         torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-5)
@@ -140,6 +143,7 @@ def test_learning_from_one_rollout_is_sb3s(clip_range_vf):
     )  # fmt: skip
     _, callback = theirs._setup_learn(64)
     buffer = theirs.rollout_buffer
+    assert theirs.env is not None
     theirs.collect_rollouts(theirs.env, callback, buffer, n_rollout_steps=64)
     # Far enough from what the networks say that clipping acts at once.
     buffer.values += np.random.default_rng(0).normal(0, 0.1, buffer.values.shape)
@@ -166,15 +170,13 @@ def test_learning_from_one_rollout_is_sb3s(clip_range_vf):
     assert found.statistics["value_loss"] == pytest.approx(logged / 2, rel=1e-4)
 
 
-def copied(policy: ActorCriticPolicy, model: ActorCritic) -> list[torch.Tensor]:
+def copied(policy: ActorCriticPolicy, model: nn.Module) -> list[torch.Tensor]:
     """Give the model SB3's weights, and return those of its layers."""
     pairs = list(zip(our_layers(model), their_layers(policy), strict=True))
     with torch.no_grad():
         for here, there in pairs:
             assert here.weight.shape == there.weight.shape
             here.weight.copy_(there.weight)
-            assert here.bias is not None
-            assert there.bias is not None
             here.bias.copy_(there.bias)
     return [there.weight.detach().clone() for _, there in pairs]
 

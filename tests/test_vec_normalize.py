@@ -1,5 +1,7 @@
 """Statistics that are updated at every step: the numbers of SB3's VecNormalize."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from isobatch.run.store import read_policy
 from isobatch.state import TrainState
 
 N, T, SEED = 3, 20, 7
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "gamma": 0.9, "clip_obs": 1.5, "clip_reward": 0.8, "epsilon": 1e-3,
 }  # fmt: skip
 RECIPE = Recipe(env="stream").replace(
@@ -45,7 +47,7 @@ class Stream(gymnasium.Env):
         return self._observe(), reward, False, bool(ends), {}
 
 
-def state_of(env, recipe=RECIPE):
+def state_of(env, recipe=RECIPE) -> Any:
     layouts = env.observation_layout, env.action_layout
     return TrainState.begin(recipe, *layouts, torch.device("cpu"))
 
@@ -56,13 +58,12 @@ def test_what_is_acted_on_and_learned_from_is_what_vecnormalize_gives(architectu
     env = GymEnv(vector, "stream", [SEED + i for i in range(N)])
     state = state_of(env, RECIPE.replace(architecture=architecture))
     collector = Collector(env, torch.device("cpu"), 1000)
-    theirs = VecNormalize(DummyVecEnv([Stream] * N), **SETTINGS)
+    theirs: Any = VecNormalize(DummyVecEnv([Stream] * N), **SETTINGS)
     theirs.seed(SEED)
     observation = theirs.reset()
     for _ in range(2):
-        rollout = collector.collect(state.actor, T)
+        rollout: Any = collector.collect(state.actor, T)
         rewards = state.reward_normalizer(rollout.rewards, rollout.first, rollout.valid)
-        assert rollout.vectors is not None
         assert bool(rollout.truncated.any())
         for t in range(T):
             np.testing.assert_allclose(rollout.vectors[t], observation, rtol=2e-6, atol=1e-6)

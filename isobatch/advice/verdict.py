@@ -8,12 +8,17 @@ from typing import Literal
 
 from isobatch.advice.history import LATE, LEAST, WINDOW, History
 from isobatch.advice.rules import FALLEN, entropy_collapse, entropy_floor
+from isobatch.scores import constants
 from isobatch.text import counted, number
 
 AROUND = WINDOW // 2
 """Rows before a collapse, and after it, that are compared."""
 SPENT = 0.99
 """A run that has spent this part of its budget is over: the last iteration may not be whole."""
+
+LEAST_RISE, SOLVED = 0.05, 0.9
+"""Of the way from random actions to the reference, where the environment has these scores: a rise
+of less is no learning, and a return so far up is, wherever it began."""
 
 State = Literal["learning", "not learning", "had learned and lost it", "too early to say"]
 
@@ -37,19 +42,26 @@ def verdict(run: History) -> Verdict:
     if now is None or first is None:
         ended = counted(int(run.last("episodes") or 0), "episode")
         return Verdict(
-            "too early to say", f"Too early to say: {ended} ended, and a trend takes more."
+            "too early to say",
+            f"Too early to say: {counted(run.rows, 'iteration')} and {ended} are too few for a "
+            "trend.",
         )
     if run.lost is not None and run.lost > FALLEN:
         return _lost(run, first)
-    if run.has_progressed:
-        done = "Learned" if run.part >= SPENT else "Learning"
+    scale = constants(run.recipe.env)
+    part = None if scale is None else scale.normalized(now)
+    rise = None if scale is None else scale.normalized(now) - scale.normalized(first)
+    done = "Learned" if run.part >= SPENT else "Learning"
+    if run.has_progressed and (rise is None or rise >= LEAST_RISE):
         return Verdict("learning", f"{done}: the mean return rose from {first:.4g} to {now:.4g}.")
+    beside = f"the mean return is {now:.4g}, and was {first:.4g} at the start"
+    if part is not None and part >= SOLVED:
+        return Verdict("learning", f"{done}: {beside}.")
+    if run.reward_unseen:
+        beside = f"every episode returned {number(now)}"
+    elif run.has_progressed and scale is not None:
+        beside += f"; random actions score {scale.low:.4g}, the reference {scale.high:.4g}"
     so_far = "" if run.part >= LATE else " so far"
-    beside = (
-        f"every episode returned {number(now)}"
-        if run.reward_unseen
-        else f"the mean return is {now:.4g}, and was {first:.4g} at the start"
-    )
     broke = "" if entropy_collapse(run) is None else _policy_collapse(run)
     return Verdict("not learning", f"Not learning{so_far}: {beside}.", broke)
 

@@ -58,8 +58,8 @@ def evaluate(arguments: list[str]) -> int:
     )
     say(
         f"return {result.mean:.2f} +- {result.std:.2f} (mean and standard deviation) over "
-        f"{counted(len(result.returns), 'episode')}, from {min(result.returns):.2f} to "
-        f"{max(result.returns):.2f}; mean length "
+        f"{counted(len(result.returns), 'episode')} with {result.actions} actions, from "
+        f"{min(result.returns):.2f} to {max(result.returns):.2f}; mean length "
         f"{sum(result.lengths) / len(result.lengths):.1f} steps"
     )
     return 0

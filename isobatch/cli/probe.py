@@ -35,7 +35,7 @@ def probe(arguments: list[str]) -> int:
         "--at",
         metavar="FRACTION,...",
         help="policies of the run to probe, as fractions of its budget (default: the one nearest "
-        "to half; earlier ones if that has no measurable gradient)",
+        "to half; earlier or later ones if that has no measurable gradient)",
     )
     parser.add_argument(
         "--policy", choices=["random"], help="with ENV: the preset's networks, untrained"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch import exchange, files, rescaling
+from isobatch.cli import language
 from isobatch.cli.flags import Parser, positive_number, usage, whole_between
 from isobatch.errors import UserError
 from isobatch.plain import LARGEST
@@ -16,6 +17,8 @@ from isobatch.text import say
 
 def rescale(arguments: list[str]) -> int:
     """isobatch rescale: a recipe, run, preset or another library's settings at another batch."""
+    if language.is_asked(arguments):
+        return language.rescale(arguments)
     parser = Parser(
         prog="isobatch rescale",
         description="Adapt a recipe tuned at one batch to another, by the rules of arXiv "
@@ -53,7 +56,8 @@ def rescale(arguments: list[str]) -> int:
         "--from",
         dest="format",
         metavar="FORMAT",
-        help=f"convert from another library: {', '.join(exchange.formats())}",
+        help=f"convert from another library: {', '.join(exchange.formats())}; for language models "
+        "verl, trl, openrlhf or areal (see --from verl --help)",
     )
     parser.add_argument("--to", metavar="FORMAT", help="print the result in one of these formats")
     parser.add_argument("--env", metavar="ID", help="environment id, if the source has none")

@@ -140,7 +140,7 @@ def finish(root: Path, failed: bool, out: Path | None = None) -> int:
 
 def _say_unscaled(results: Results) -> None:
     """Say which environments' scores cannot be normalised, before and after the study."""
-    from isobatch.study.scores import not_normalised
+    from isobatch.scores import not_normalised
 
     if results.unscaled:
         say(f"{not_normalised(results.unscaled)}. Until then arms are compared by rank.")

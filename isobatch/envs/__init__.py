@@ -25,13 +25,21 @@ def make(
 
     With `training` False, Atari plays whole games for their own score.
     """
+    from isobatch.envs.views import FrameStack
+
     settings = recipe.environment
     if make_env is not None:
-        return wrap(make_env, recipe.env, seeds, settings.vectorization, settings.env_timeout)
+        if settings.wrappers:
+            raise UserError(
+                "wrappers are for environments that an id names: wrap your own in make_env",
+                field="wrappers",
+            )
+        env = wrap(make_env, recipe.env, seeds, settings.vectorization, settings.env_timeout)
+    else:
+        from isobatch.envs.catalog import resolve
 
-    from isobatch.envs.catalog import resolve
-
-    return resolve(recipe.env).make(seeds, settings, training)
+        env = resolve(recipe.env, settings.wrappers).make(seeds, settings, training)
+    return FrameStack(env, settings.frame_stack) if settings.frame_stack > 1 else env
 
 
 def refuse_remaking(recipe: Recipe, make_env: MakeEnv | None) -> None:
@@ -49,7 +57,7 @@ def refuse_remaking(recipe: Recipe, make_env: MakeEnv | None) -> None:
     else:
         from isobatch.envs.catalog import resolve
 
-        source = resolve(recipe.env)
+        source = resolve(recipe.env, settings.wrappers)
         why = "a tensor environment is one whole" if source.maker == "tensor" else None
         limit = source.time_limit(settings)
     if why is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from isobatch import registry
 from isobatch.envs import gym, own, pool, tensor
 from isobatch.envs.remade import RemadeEnv
 from isobatch.envs.step import BatchedEnv
+from isobatch.envs.views import bare
+from isobatch.envs.wrappers import only_gymnasium, viewed
 from isobatch.errors import UserError, nearest
 from isobatch.recipe import Environment
 
@@ -43,8 +45,15 @@ class Source(NamedTuple):
     family: str
 
     def make(self, seeds: list[int], settings: Environment, training: bool) -> BatchedEnv:
-        """Make its environments, one per seed."""
-        return MAKERS[self.maker].make(self.id, seeds, settings, training)
+        """Make its environments, one per seed, in their wrappers."""
+        env = MAKERS[self.maker].make(self.id, seeds, settings, training)
+        if self.maker == "gymnasium":
+            return env
+        try:
+            return viewed(env, settings.wrappers)
+        except UserError:
+            env.close()
+            raise
 
     def time_limit(self, settings: Environment) -> int | None:
         """Return the steps after which its episodes are truncated, None where that is not known."""
@@ -64,8 +73,8 @@ def families() -> dict[str, list[str]]:
     return listed
 
 
-def resolve(env_id: str) -> Source:
-    """Return who makes `env_id`: EnvPool where it can, else Gymnasium.
+def resolve(env_id: str, wrappers: Sequence[str] = ()) -> Source:
+    """Return who makes `env_id`: EnvPool where it can, also in its `wrappers`, else Gymnasium.
 
     `gymnasium:Id` asks for Gymnasium's, `tensor:Id` for a built-in tensor environment,
     `python:name` for what the user registered, and `module:Id` imports the module first, as
@@ -75,6 +84,8 @@ def resolve(env_id: str) -> Source:
     if colon and prefix not in MAKERS:
         return Source("gymnasium", env_id, "gymnasium")
     name, asked = (rest, [prefix]) if colon else (env_id, list(UNPREFIXED))
+    if not colon and only_gymnasium(wrappers):
+        asked = ["gymnasium"]
     for maker in asked:
         family = MAKERS[maker].ids().get(name)
         if family is not None:
@@ -93,6 +104,7 @@ def described(env: BatchedEnv) -> str:
     """Return an environment's name, who made it and its family: Hopper-v4 (envpool, mujoco)."""
     if isinstance(env, RemadeEnv):
         env = env.parts[0].env
+    env = bare(env)
     kinds = {
         "envpool": pool.PoolEnv,
         "gymnasium": gym.GymEnv | gym.SupervisedEnv,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from threading import Timer
@@ -21,6 +21,7 @@ from isobatch.envs.faults import EnvironmentFailed, failed, misfit
 from isobatch.envs.spaces import ActionLayout, ObservationLayout, add_batch_axis
 from isobatch.envs.step import BatchedEnv, Observation, Step, owned
 from isobatch.envs.supervised import SupervisedEnv
+from isobatch.envs.wrappers import wrapped
 from isobatch.errors import UserError, one_line
 from isobatch.recipe import Environment
 
@@ -247,7 +248,7 @@ def ids() -> dict[str, str]:
 def make(env_id: str, seeds: list[int], settings: Environment, training: bool) -> BatchedEnv:
     """Make Gymnasium's environments, which evaluate as they train."""
     given = settings.vectorization, settings.env_timeout
-    return from_id(env_id, seeds, *given, options=settings.options)
+    return from_id(env_id, seeds, *given, options=settings.options, wrappers=settings.wrappers)
 
 
 def time_limit(env_id: str, settings: Environment) -> int | None:
@@ -280,16 +281,21 @@ def _family(entry_point: str) -> str:
 
 
 def from_id(
-    env_id: str, seeds: list[int], vectorization: str, timeout: float, options: dict[str, Any]
+    env_id: str,
+    seeds: list[int],
+    vectorization: str,
+    timeout: float,
+    options: dict[str, Any],
+    wrappers: Sequence[str] = (),
 ) -> BatchedEnv:
-    """Make a registered Gymnasium environment (`Id` or `module:Id`)."""
+    """Make a registered Gymnasium environment (`Id` or `module:Id`), in its wrappers."""
     try:
         # As it is registered here: another process has not run what registered it.
         spec = _registered(env_id)
 
         def make() -> gymnasium.Env:
             # Its checker only prints; what matters is checked here, once per rollout.
-            return gymnasium.make(spec, disable_env_checker=True, **options)
+            return wrapped(gymnasium.make(spec, disable_env_checker=True, **options), wrappers)
 
         return from_factory(make, env_id, seeds, vectorization, timeout)
     except UserError:

@@ -255,8 +255,7 @@ def _make_pool(env_id: str, seeds: list[int], threads: int, arguments: dict[str,
             known = envpool.make_spec(env_id).config._asdict()
             for name in arguments:
                 if name not in known:
-                    hint = nearest(name, list(known))
-                    raise UserError(f"{env_id} has no option {name!r}.{hint}")
+                    raise UserError(f"{env_id} has no option {name!r}.{_hint(name, known, env_id)}")
             if "max_episode_steps" in arguments and _is_unlimited(env_id):
                 raise UserError(
                     f"{env_id} ignores max_episode_steps: EnvPool would let its episodes "
@@ -283,6 +282,14 @@ def _make_pool(env_id: str, seeds: list[int], threads: int, arguments: dict[str,
                 "Qt 5 was not loaded; call isobatch.envs.qt.preload_qt() before importing envpool"
             )
         raise UserError(f"EnvPool cannot make {env_id}: {reason}") from error
+
+
+def _hint(name: str, known: dict[str, Any], env_id: str) -> str:
+    """Say what was meant: another option, or one of Gymnasium's environment of that name."""
+    import gymnasium
+
+    gymnasiums = f" gymnasium:{env_id} takes Gymnasium's keyword arguments."
+    return nearest(name, list(known)) or (gymnasiums if env_id in gymnasium.registry else "")
 
 
 def _is_unlimited(env_id: str) -> bool:

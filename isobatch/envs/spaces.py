@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -32,6 +32,21 @@ class Leaf:
     channels_last: bool = False
     start: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
+
+    def stacked(self, frames: int) -> Leaf:
+        """Return the same array of several observations, the newest last."""
+        shape = self.shape or (1,)
+        if self.kind == "image" and len(shape) == 2:
+            shape = (1, *shape)
+        axis = len(shape) - 1 if self.channels_last else 0
+        shape = (*shape[:axis], shape[axis] * frames, *shape[axis + 1 :])
+        return replace(
+            self,
+            size=self.size * frames,
+            shape=shape,
+            start=self.start * frames,
+            counts=self.counts * frames,
+        )
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,18 @@ class ObservationLayout:
             image_dtype=dtypes.pop() if dtypes else "uint8",
             vector=entries or None,
         )
+
+    def stacked(self, frames: int) -> ObservationLayout:
+        """Return the layout of so many observations at once: each array's along one axis.
+
+        Images along their channels, everything else along its first axis.
+        """
+        if frames == 1:
+            return self
+        leaves = tuple(leaf.stacked(frames) for leaf in self.leaves)
+        image = (self.image[0] * frames, *self.image[1:]) if self.image else None
+        vector = self.vector * frames if self.vector else None
+        return ObservationLayout(leaves, image, self.image_dtype, vector)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ObservationLayout:

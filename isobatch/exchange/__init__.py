@@ -20,6 +20,7 @@ from isobatch.exchange.arguments import Words, load_words, parse_arguments, spli
 from isobatch.exchange.cleanrl import CleanRl
 from isobatch.exchange.differences import differences
 from isobatch.exchange.ppo_ewma import PpoEwma
+from isobatch.exchange.rl_games import RlGames
 from isobatch.exchange.rsl_rl import RslRl
 from isobatch.exchange.sb3 import Sb3
 from isobatch.exchange.table import Format, Key, build, export
@@ -28,7 +29,7 @@ from isobatch.exchange.zoo import Zoo
 from isobatch.recipe import USERS_OWN, Recipe
 
 FORMATS: dict[str, Format] = {
-    each.name: each for each in (Sb3(), Zoo(), CleanRl(), RslRl(), PpoEwma())
+    each.name: each for each in (Sb3(), Zoo(), CleanRl(), RslRl(), RlGames(), PpoEwma())
 }
 
 

@@ -79,7 +79,7 @@ def load_words(format: Format, words: Words) -> dict[str, Any]:
 
 def _unreadable(word: str) -> UserError:
     return UserError(
-        f"cannot read {shown(word)}: give key=value, --key value or one file ({', '.join(FILES)})"
+        f"cannot read {shown(word)}: give key=value, --key value or one file ({', '.join(ENDINGS)})"
     )
 
 

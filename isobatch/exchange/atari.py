@@ -11,7 +11,7 @@ EnvPool's Name-v5 is none of these: there both are options, by default no sticky
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from isobatch.presets import listed_family
 from isobatch.recipe import Recipe
@@ -19,6 +19,8 @@ from isobatch.recipe import Recipe
 STICKY = 0.25
 SKIP = 4
 """EnvPool's frame_skip where it is not given, and that of the usual wrappers."""
+USUAL = (None, 1, SKIP)
+"""What wrappers skip that need no option with EnvPool's own id."""
 
 
 class Game(NamedTuple):
@@ -52,15 +54,15 @@ def here(recipe: Recipe, wrappers: int | None) -> tuple[Recipe, list[str]]:
     `wrappers` is how many frames the library's wrappers skip, None where that is not known.
     """
     found = game(recipe.env)
-    if found is None or recipe.env == found.id:
+    if found is None:
         return recipe, []
+    if recipe.env == found.id:  # Its own steps are of the wrapper's frames.
+        return _with_options(recipe, {"frame_skip": wrappers} if wrappers not in USUAL else {}), []
     skip = found.skip * wrappers if wrappers else SKIP
     asked = {
         **({"repeat_action_probability": found.sticky} if found.sticky else {}),
         **({"frame_skip": skip} if skip != SKIP else {}),
     }
-    known = recipe.environment.options
-    added = tuple(f"{name}={value}" for name, value in asked.items() if name not in known)
     sticky = f"sticky actions ({found.sticky})" if found.sticky else "no sticky actions"
     frames = f"frame skip {skip}"
     if wrappers and found.skip > 1:
@@ -68,8 +70,27 @@ def here(recipe: Recipe, wrappers: int | None) -> tuple[Recipe, list[str]]:
     elif not wrappers:
         frames += " (assumed)"
     line = f"{recipe.env} runs as EnvPool's {found.id}: {sticky}, {frames}"
-    options = (*recipe.environment.env_options, *added)
-    return recipe.replace(env=found.id, env_options=options), [line]
+    return _with_options(recipe, asked).replace(env=found.id), [line]
+
+
+def _with_options(recipe: Recipe, asked: dict[str, float]) -> Recipe:
+    """Return the recipe with these options of the environment, but those that it gives itself."""
+    known = recipe.environment.options
+    added = tuple(f"{name}={value}" for name, value in asked.items() if name not in known)
+    return recipe.replace(env_options=(*recipe.environment.env_options, *added))
+
+
+def beside_id(recipe: Recipe) -> dict[str, Any]:
+    """Return the options of the environment that Gymnasium's id, `there`, does not say."""
+    options = dict(recipe.environment.options)
+    said = game(there(recipe))
+    if said is None:
+        return options
+    if options.get("repeat_action_probability") == said.sticky:
+        del options["repeat_action_probability"]
+    if options.get("frame_skip") == SKIP * said.skip:
+        del options["frame_skip"]
+    return options
 
 
 def there(recipe: Recipe) -> str:

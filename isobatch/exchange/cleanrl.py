@@ -53,6 +53,11 @@ class CleanRl(Format):
         """Read what the script fixes, and check what it works out itself."""
         script = SCRIPTS[_script(values)]
         values, fixed = values | dict.fromkeys(script.unread), FIXED | script.fixed
+        if fixed["normalize_observations"] and values["num_envs"] > 1:
+            lost.append(
+                f"num_envs {values['num_envs']}: each environment is normalised by statistics of "
+                "its own; in Isobatch all by the same"
+            )
         if fixed["normalize_rewards"]:
             fixed |= {"reward_gamma": values["gamma"], "reward_clip": 10.0}
         env, read = values["env_id"], {"ppo": _ppo, "ppg": _ppg, "pqn": _pqn}[fixed["algo"]]
@@ -75,9 +80,11 @@ class CleanRl(Format):
         elif script.maker == "gymnasium":
             env = atari.there(recipe)
         normalized = recipe.objective.advantage_normalization != "none"
+        anneals = recipe.optimizer.learning_rate_schedule == "linear"
         said = ({} if env.startswith("python:") else {"env_id": env}) | {
             "exp_name": name,
-            "anneal_lr": recipe.optimizer.learning_rate_schedule == "linear",
+            # PPG's begins anew with each phase, which is no schedule of a recipe's.
+            "anneal_lr": anneals and script.fixed.get("algo") != "ppg",
             "clip_vloss": recipe.objective.clip_range_vf is not None,
             "norm_adv": normalized,
             "adv_norm_fullbatch": normalized,
@@ -144,7 +151,7 @@ def _ppo(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     if world > 1 and values["norm_adv"]:
         lost.append(
             f"world_size {world}: each process normalises the advantages of its part of a "
-            "minibatch; here the whole minibatch's are normalised together"
+            "minibatch; here the whole minibatch's are normalised together, with less noise"
         )
     return fields | {"n_envs": values["local_num_envs"] * world}
 
@@ -175,7 +182,10 @@ def _pqn(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
 def _policy(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     """Read what PPO and PPG share."""
     if values["target_kl"] is not None:
-        lost.append("target_kl: checked after each epoch; in Isobatch before each gradient step")
+        lost.append(
+            "target_kl: checked after each epoch; in Isobatch before each gradient step, so that "
+            "updates may stop sooner"
+        )
     return {"clip_range_vf": values["clip_coef"] if values["clip_vloss"] else None}
 
 

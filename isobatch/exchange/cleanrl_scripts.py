@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from isobatch.exchange.others import OFF_POLICY
 from isobatch.exchange.table import SAME, UNBOUNDED, Conversion, Key, Table
 from isobatch.exchange.values import anything, flag, number, optional, text, whole
+from isobatch.exchange.wrappers import BY_STEP
 
 KL_SLACK = 1.5
 """Updates stop here past so many times target_kl, there past target_kl itself."""
@@ -128,6 +129,7 @@ MLP = {
     "normalize_rewards": False, "episodic_life": False, "sign_rewards": False,
     "init": "orthogonal", "log_std_init": 0.0,
 }  # fmt: skip
+NORMALIZED = {"normalize_observations": True, "normalize_rewards": True, **BY_STEP}
 GAMES = {
     "encoder": "nature", "architecture": "shared", "episodic_life": True, "sign_rewards": True
 }  # fmt: skip
@@ -162,13 +164,13 @@ SCRIPTS = {
     "ppo": Script({}, MLP, written=True),
     "ppo_atari": Script(ATARI, MLP | GAMES, written=True),
     "ppo_continuous_action": Script(
-        CONTINUOUS, MLP | {"normalize_observations": True, "normalize_rewards": True}, written=True
+        CONTINUOUS, MLP | NORMALIZED, written=True
     ),
     "ppo_procgen": Script(
         PROCGEN | {"update_epochs": 3},
         # layer_init is for its heads alone.
         MLP | {
-            "encoder": "impala", "architecture": "shared", "normalize_rewards": True,
+            "encoder": "impala", "architecture": "shared", "normalize_rewards": True, **BY_STEP,
             "init": "torch-encoder",
         },
         maker="procgen", written=True,
@@ -177,7 +179,7 @@ SCRIPTS = {
         PROCGEN,
         MLP | {
             "algo": "ppg", "encoder": "impala", "architecture": "detach", "init": "reference",
-            "normalize_rewards": True, "adam_eps": 1e-8, "n_value_epochs": 0,
+            "normalize_rewards": True, **BY_STEP, "adam_eps": 1e-8, "n_value_epochs": 0,
             "aux_learning_rate": 0.0,
         },
         PPG, "procgen", written=True,
@@ -206,7 +208,7 @@ SCRIPTS = {
     "ppo_atari_multigpu": Script(ATARI | {"num_envs": 0}, MLP | GAMES, MULTIGPU),
     "rpo_continuous_action": Script(
         CONTINUOUS | {"total_timesteps": 8_000_000},
-        MLP | {"normalize_observations": True, "normalize_rewards": True},
+        MLP | NORMALIZED,
         RPO,
     ),
     "ppo_continuous_action_isaacgym": Script(

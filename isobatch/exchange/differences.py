@@ -8,12 +8,15 @@ from typing import Any
 from isobatch.exchange import networks
 from isobatch.recipe import Recipe
 
+AROUND = (
+    "normalize_observations", "normalize_rewards", "observation_clip", "episodic_life",
+    "sign_rewards", "frame_stack", "wrappers", "env_options",
+)  # fmt: skip
+"""What other libraries do by wrapping the environment."""
 WHY = {
+    **dict.fromkeys(AROUND, "not in {target}'s configuration; wrap the environment"),
+    "update_statistics": "there they are updated at every {back}",
     "algo": "{target} has {back}",
-    "normalize_observations": "not in {target}'s configuration; wrap the environment",
-    "normalize_rewards": "not in {target}'s configuration; wrap the environment",
-    "episodic_life": "not in {target}'s configuration; wrap the environment",
-    "sign_rewards": "not in {target}'s configuration; wrap the environment",
     "env": "{target} has {back}",
     "seed": "not in {target}'s configuration",
 }
@@ -79,6 +82,7 @@ def _moments(recipe: Recipe) -> tuple[str, float]:
 def _idle(recipe: Recipe) -> set[str]:
     """Return the fields that this recipe's algorithm, objective and optimiser do not read."""
     objective, optimizer = recipe.objective, recipe.optimizer
+    normalizes = recipe.normalize.normalize_observations or recipe.normalize.normalize_rewards
     unused = {
         "clip_range": objective.objective == "clip",
         "clip_range_schedule": objective.objective == "clip",
@@ -97,6 +101,9 @@ def _idle(recipe: Recipe) -> set[str]:
         "desired_kl": recipe.adapts_rate,
         "min_learning_rate": recipe.adapts_rate,
         "max_learning_rate": recipe.adapts_rate,
+        "observation_clip": recipe.normalize.normalize_observations,
+        "normalize_epsilon": normalizes,
+        "update_statistics": normalizes,
         "reward_gamma": recipe.normalize.normalize_rewards,
         "reward_clip": recipe.normalize.normalize_rewards,
         "hidden_sizes": not networks.is_image(recipe.model),

@@ -15,10 +15,18 @@ ACTIVATIONS = {
     "LeakyReLU": "leaky_relu",
 }  # fmt: skip
 LACKS = {
-    "squash_output": (False, "actions squashed by tanh"),
+    "squash_output": (False, "actions squashed by tanh; here they are clipped to their bounds"),
     "use_sde": (None, "an argument of PPO and A2C; SB3 refuses it here"),
-    "full_std": (True, "one standard deviation of gSDE per feature, not per feature and action"),
-    "use_expln": (False, "another function than exp from log_std to gSDE's standard deviation"),
+    "full_std": (
+        True,
+        "one standard deviation of gSDE per feature, not per feature and action; here all "
+        "are learned, and exploration may narrow per action",
+    ),
+    "use_expln": (
+        False,
+        "another function than exp from log_std to gSDE's standard deviation; here exp, which "
+        "grows faster where noise grows",
+    ),
     "normalize_images": (True, "dividing images by 255, which Isobatch always does"),
 }
 READ = (
@@ -45,9 +53,12 @@ def read(policy: str, kwargs: dict[str, Any] | None, lost: list[str]) -> dict[st
         "layer_norm": False,
     }
     if policy == "MultiInputPolicy":
-        lost.append("policy MultiInputPolicy: one encoder per observation key, shared")
+        lost.append(
+            "policy MultiInputPolicy: one encoder per observation key, shared; here vectors are "
+            "joined into one, and features differ"
+        )
     for name, value in kwargs.items():
-        idle, does = LACKS.get(name, (None, "has no counterpart"))
+        idle, does = LACKS.get(name, (None, "has no counterpart; here networks are as without it"))
         if name not in READ and value != idle:
             lost.append(f"policy_kwargs {name} {value}: {does}")
     return fields
@@ -63,8 +74,10 @@ def adam(kwargs: dict[str, Any] | None, lost: list[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {} if plain else {**(given or {})}
     eps = settings.pop("eps", EPS["library" if plain else "torch"])
     betas = settings.pop("betas", BETAS)
-    lost += [f"policy_kwargs optimizer_kwargs {name} {settings[name]}: an optimiser argument"
-             for name in settings]  # fmt: skip
+    lost += [
+        f"policy_kwargs optimizer_kwargs {name} {each}: an optimiser argument; steps differ"
+        for name, each in settings.items()
+    ]
     try:
         first, second = (float(number(each)) for each in betas)
         return {"adam_eps": number(eps), "adam_beta1": first, "adam_beta2": second}
@@ -175,7 +188,7 @@ def _activation(value: Any, lost: list[str]) -> str:
     if name not in ACTIVATIONS:
         lost.append(
             f"policy_kwargs activation_fn {value}: Isobatch has {', '.join(ACTIVATIONS.values())}; "
-            "tanh is used"
+            "tanh is used, and what is learned may differ"
         )
     return ACTIVATIONS.get(name, "tanh")
 

@@ -56,7 +56,10 @@ KEYS: Table = {
     "aux_beta1": Key(number, 0.9),
     "aux_beta2": Key(number, 0.999),
     "vf_true_weight": Key(
-        number, 1.0, lacks="coefficient of the value loss in the auxiliary phase; 1 in Isobatch"
+        number,
+        1.0,
+        lacks="coefficient of the value loss in the auxiliary phase; 1 in Isobatch, "
+        "which moves the value function faster or slower there",
     ),
     "staleness": Key(whole, 0, "staleness"),
     "staleness_loss": Key(
@@ -107,7 +110,10 @@ class PpoEwma(Format):
             fields["aux_segments"] = _segments(values, lost)
             betas, own = ((values[f"{a}beta1"], values[f"{a}beta2"]) for a in ("", "aux_"))
             if own != betas:
-                lost.append(f"aux_beta1, aux_beta2 {own}: Isobatch uses beta1 and beta2, {betas}")
+                lost.append(
+                    f"aux_beta1, aux_beta2 {own}: Isobatch uses beta1 and beta2, {betas}, in "
+                    "the auxiliary phase too, whose steps are smoothed otherwise"
+                )
         return fields
 
     def values(self, recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +164,8 @@ def _objective(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     if clip > 0:
         if penalty:
             lost.append(
-                f"kl_penalty {penalty}: a KL penalty and clipping; Isobatch has one or the other"
+                f"kl_penalty {penalty}: a KL penalty and clipping; here clipping alone, which lets "
+                "the policy move further"
             )
         return {"objective": "clip", "clip_range": clip}
     # Without either the ratio is free, which a penalty of weight 0 says.
@@ -170,7 +177,10 @@ def _segments(values: dict[str, Any], lost: list[str]) -> int:
     if math.isinf(size):
         raise UserError(f"aux_mbsize must be a finite number, got {size}")
     if size < 1 or size != int(size):
-        lost.append(f"aux_mbsize {size}: not whole segments; Isobatch uses one or more")
+        lost.append(
+            f"aux_mbsize {size}: not whole segments; Isobatch uses one or more, so that "
+            "auxiliary gradients have less noise and there are fewer of them"
+        )
     return max(1, int(size)) * values["workers"]
 
 

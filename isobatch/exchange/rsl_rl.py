@@ -13,22 +13,23 @@ import copy
 import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from isobatch.batch import positive
 from isobatch.errors import UserError, shown
-from isobatch.exchange import networks
-from isobatch.exchange.table import (
-    HALVED,
-    OURS,
-    REQUIRED,
-    UNBOUNDED,
-    Format,
-    Key,
-    Table,
-    left_to_us,
+from isobatch.exchange import isaac, networks
+from isobatch.exchange.rsl_rl_keys import (
+    ALGORITHM,
+    MODELS,
+    OPTIMIZERS,
+    POLICY,
+    RUNNER,
+    VERSIONED,
 )
-from isobatch.exchange.values import anything, choice, flag, number, optional, text, whole, widths
+from isobatch.exchange.table import OURS, Format, Table
+from isobatch.exchange.wrappers import BY_STEP
 from isobatch.recipe import Recipe
 
 PARTS = ("algorithm", "policy", "actor", "critic")
@@ -39,128 +40,15 @@ ACTIVATIONS = {
     "lrelu": "leaky_relu",
 }  # fmt: skip
 """By their names; crelu is the ReLU of some versions and the CELU of others."""
-WIDTHS = (256, 256, 256)
 FIXED = {
     "algo": "ppo", "objective": "clip", "clip_range_schedule": "constant", "encoder": "auto",
     "min_learning_rate": 1e-5, "max_learning_rate": 1e-2, "architecture": "dual", "adam_eps": 1e-8,
     "adam_beta1": 0.9, "adam_beta2": 0.999, "minibatches_by": "samples", "rms_decay": 0.99,
     "momentum": 0.0, "init": "torch",
 }  # fmt: skip
-OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop")
-MODEL_LACKS = {
-    "class_name": "networks other than two MLPs",
-    "state_dependent_std": "a state-dependent standard deviation",
-    "rnn_type": "a recurrent network", "rnn_hidden_dim": "a recurrent network",
-    "rnn_hidden_size": "a recurrent network", "rnn_num_layers": "a recurrent network",
-    "cnn_cfg": "convolutional layers", "distribution_cfg": "the policy's distribution",
-    "stochastic": "whether the network's output is sampled",
-}  # fmt: skip
-BOOKS = (
-    "save_interval", "experiment_name", "run_name", "logger", "neptune_project", "wandb_project",
-    "wandb_kwargs", "resume", "load_run", "load_checkpoint", "checkpoint", "resume_path",
-    "class_name", "policy_class_name", "algorithm_class_name", "runner_class_name",
-    "check_for_nan", "torch_compile_mode", "store_code_state", "upload_model", "log_interval",
-)  # fmt: skip
-"""Keys that touch nothing that is learned."""
-VERSIONED = {
-    "algorithm.num_learning_epochs": 5, "algorithm.num_mini_batches": 4,
-    "algorithm.gamma": 0.99, "algorithm.entropy_coef": 0.01, "algorithm.schedule": "adaptive",
-}  # fmt: skip
-"""Defaults of rsl_rl 4 and newer; before, they were others, and so must be given."""
-
-
-def _deviation(value: Any) -> float:
-    """Read a standard deviation."""
-    if number(value) <= 0:
-        raise ValueError("must be positive")
-    return number(value)
-
-
-def _distribution(value: Any) -> Any:
-    """Read the policy's distribution: the deviation of a Gaussian like that here, else as it is."""
-    value = anything(value)
-    if not isinstance(value, Mapping):
-        return value
-    plain = {"class_name": "GaussianDistribution", "learn_std": True}
-    if any(value.get(name, each) != each for name, each in plain.items()):
-        return value
-    try:
-        return _deviation(value.get("init_std", 1.0))
-    except ValueError as error:
-        raise ValueError(f"init_std {error}") from None
-
-
-def _model(name: str) -> Table:
-    """Return the keys of a network that have no counterpart."""
-    idle = {
-        "class_name": "ActorCritic" if name == "policy" else "MLPModel",
-        "state_dependent_std": False, "stochastic": name == "actor",
-    }  # fmt: skip
-    lacking = {key: Key(anything, idle.get(key), lacks=does) for key, does in MODEL_LACKS.items()}
-    if name == "actor":
-        lacking["distribution_cfg"] = Key(_distribution, None)
-    lacking |= {"init_noise_std": Key(_deviation, 1.0), "noise_std_type": Key(anything, "scalar")}
-    return {f"{name}.{key}": value for key, value in lacking.items()}
-
-
-RUNNER: Table = {
-    "num_envs": Key(whole, REQUIRED, "n_envs"),
-    "num_steps_per_env": Key(whole, REQUIRED, "n_steps"),
-    "max_iterations": Key(optional(whole), None),
-    "seed": Key(optional(whole), None, "seed", left_to_us("seed")),
-    "device": Key(anything, None),
-    "empirical_normalization": Key(flag, False),
-    "obs_groups": Key(
-        optional(anything), lacks="observations of actor and critic; in Isobatch both see all"
-    ),
-    "clip_actions": Key(optional(number), lacks="clips the actions"),
-    **dict.fromkeys(BOOKS, Key(anything)),
-}
-ALGORITHM: Table = {
-    "algorithm.num_learning_epochs": Key(whole, REQUIRED, "n_epochs"),
-    "algorithm.num_mini_batches": Key(whole, REQUIRED, "n_minibatches"),
-    "algorithm.learning_rate": Key(number, 1e-3, "learning_rate"),
-    "algorithm.schedule": Key(choice("adaptive", "fixed"), REQUIRED),
-    "algorithm.desired_kl": Key(optional(number), 0.01, "desired_kl", left_to_us("desired_kl")),
-    "algorithm.gamma": Key(number, REQUIRED, "gamma"),
-    "algorithm.lam": Key(number, 0.95, "gae_lambda"),
-    "algorithm.clip_param": Key(number, 0.2, "clip_range"),
-    "algorithm.entropy_coef": Key(number, REQUIRED, "ent_coef"),
-    "algorithm.value_loss_coef": Key(number, 1.0, "vf_coef", HALVED),
-    "algorithm.use_clipped_value_loss": Key(flag, True),
-    "algorithm.max_grad_norm": Key(number, 1.0, "max_grad_norm", UNBOUNDED),
-    "algorithm.normalize_advantage_per_mini_batch": Key(flag, False),
-    "algorithm.optimizer": Key(choice(*OPTIMIZERS), "adam"),
-    "algorithm.class_name": Key(choice("PPO", "ppo"), "PPO"),
-    "algorithm.rnd_cfg": Key(optional(anything)),
-    "algorithm.symmetry_cfg": Key(
-        optional(anything), lacks="symmetry: data augmentation or a mirror loss"
-    ),
-    "algorithm.share_cnn_encoders": Key(flag, False, lacks="one encoder for actor and critic"),
-    "algorithm.use_mixed_precision": Key(flag, False, lacks="mixed precision (bfloat16)"),
-    "algorithm.grad_reduce_bucket_mb": Key(anything),
-}
-POLICY: Table = {
-    "policy.actor_hidden_dims": Key(widths, WIDTHS),
-    "policy.critic_hidden_dims": Key(widths, WIDTHS),
-    "policy.activation": Key(text, "elu"),
-    "policy.actor_obs_normalization": Key(flag, False),
-    "policy.critic_obs_normalization": Key(flag, False),
-    **_model("policy"),
-}
-MODELS: Table = {
-    **{
-        f"{name}.{key}": each
-        for name in ("actor", "critic")
-        for key, each in {
-            "hidden_dims": Key(widths, WIDTHS),
-            "activation": Key(text, "elu"),
-            "obs_normalization": Key(flag, False),
-        }.items()
-    },
-    **_model("actor"),
-    **_model("critic"),
-}
+NORMALIZED = {"observation_clip": 0.0, "normalize_epsilon": 1e-4, **BY_STEP}
+"""Its EmpiricalNormalization: (x - mean) / (std + 0.01), which is x / sqrt(Var + 0.01^2) to within
+a factor of sqrt 2, and far from std 0.01 the same; nothing is clipped."""
 
 
 class RslRl(Format):
@@ -172,6 +60,14 @@ class RslRl(Format):
     always = ("num_envs", "num_steps_per_env", "max_iterations", "seed",
               "algorithm.learning_rate", "algorithm.class_name")  # fmt: skip
     has_env = False
+    derived = ("unread",)
+    hints = MappingProxyType({"num_envs": "the environment's own: 4096 in most of Isaac Lab"})
+
+    def load(self, path: Path, said: dict[str, Any]) -> dict[str, Any]:
+        """Read a dictionary, or a class of Isaac Lab's or legged_gym's in a Python file."""
+        if path.suffix == ".py":
+            return isaac.load(path, said.pop("class", None))
+        return super().load(path, said)
 
     def flatten(self, given: Mapping[str, Any], env: str | None = None) -> dict[str, Any]:
         """Return the runner's keys and `table.name`; a bare name finds its table."""
@@ -193,6 +89,7 @@ class RslRl(Format):
         layout: dict[str, Any] = {}
         if given is not None:
             known = {*RUNNER, "runner", *PARTS}
+            known -= set(self.derived)
             layout = {k: copy.deepcopy(v) for k, v in given.items() if k in known}
         inner = layout.get("runner", layout)
         for key, value in flat.items():
@@ -234,11 +131,17 @@ class RslRl(Format):
             **_networks(values, lost),
         }
         if fields["optimizer"] == "adamw":
-            lost.append("algorithm.optimizer adamw: weight decay; Isobatch uses Adam without it")
+            lost.append(
+                "algorithm.optimizer adamw: weight decay; Isobatch uses Adam without it, so that "
+                "weights may grow"
+            )
             fields["optimizer"] = "adam"
         rnd = values["algorithm.rnd_cfg"]
         if rnd and (not isinstance(rnd, Mapping) or rnd.get("weight")):
-            lost.append("algorithm.rnd_cfg: random network distillation (RND)")
+            lost.append(
+                "algorithm.rnd_cfg: random network distillation (RND); without its bonus, rare "
+                "rewards may not be found"
+            )
         device = str(values["device"] or "auto").partition(":")[0]
         return fields | {"device": device if device in ("cpu", "cuda") else "auto"}
 
@@ -349,6 +252,7 @@ def _networks(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
         "activation": ACTIVATIONS[activation],
         "log_std_init": math.log(_initial_deviation(values, lost)),
         "normalize_observations": seen,
+        **(NORMALIZED if seen else {}),
     }
 
 
@@ -358,7 +262,7 @@ def _initial_deviation(values: dict[str, Any], lost: list[str]) -> float:
         return values["policy.init_noise_std"]
     given = values["actor.distribution_cfg"]
     if given is not None and not isinstance(given, float | int):
-        lost.append(f"actor.distribution_cfg {given}: the policy's distribution")
+        lost.append(f"actor.distribution_cfg {given}: the policy's distribution; here a Gaussian")
     return given if isinstance(given, float | int) else values["actor.init_noise_std"]
 
 

@@ -55,8 +55,12 @@ REST: Table = {
     "max_grad_norm": Key(number, 0.5, "max_grad_norm", UNBOUNDED),
     "use_sde": Key(flag, False, "use_sde"),
     "sde_sample_freq": Key(whole, -1, "sde_sample_freq", ONCE_PER_ROLLOUT),
-    "rollout_buffer_class": Key(optional(anything), lacks="another rollout buffer class"),
-    "rollout_buffer_kwargs": Key(optional(anything), lacks="arguments of the rollout buffer"),
+    "rollout_buffer_class": Key(
+        optional(anything), lacks="another rollout buffer class; here all that is collected is used"
+    ),
+    "rollout_buffer_kwargs": Key(
+        optional(anything), lacks="arguments of the rollout buffer, which is not used here"
+    ),
     "policy_kwargs": Key(optional(options), None),
     "seed": Key(optional(whole), None, "seed", left_to_us("seed")),
     "device": Key(anything, "auto"),

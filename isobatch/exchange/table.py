@@ -87,6 +87,8 @@ class Format(ABC):
     """Keys the library fills in itself: checked when read, never written."""
     synonyms: Mapping[str, str] = MappingProxyType({})
     """Keys that mean a field of the recipe, or its minibatch_size, without being it one to one."""
+    hints: Mapping[str, str] = MappingProxyType({})
+    """What to say about a key that must be given and is not."""
     has_env: bool = True
     """True where the configuration names its environment."""
     also: tuple[str, ...] = ()
@@ -162,7 +164,8 @@ def parse(format: Format, flat: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{format.name} has no {name}.{nearest(name, known)}")
     missing = [name for name, key in table.items() if key.default is REQUIRED and name not in flat]
     if missing:
-        raise UserError(f"{format.name}: {' and '.join(missing)} must be given")
+        hints = "".join(f" ({format.hints[name]})" for name in missing if name in format.hints)
+        raise UserError(f"{format.name}: {' and '.join(missing)} must be given{hints}")
     values = {}
     for name, key in table.items():
         try:

@@ -5,28 +5,39 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from isobatch.errors import UserError, nearest, shown
 from isobatch.exchange import atari, others, source
 from isobatch.exchange.sb3 import A2C, PPO, Sb3
-from isobatch.exchange.table import Key, Table
-from isobatch.exchange.values import Reader, anything, flag, number, optional, options, whole
+from isobatch.exchange.table import SAME, Key, Table
+from isobatch.exchange.values import anything, number, optional, whole
+from isobatch.exchange.wrappers import (
+    frame_skip,
+    read_arguments,
+    read_normalization,
+    read_wrappers,
+    write_arguments,
+    write_normalization,
+    write_wrappers,
+)
 from isobatch.presets import listed_family
 from isobatch.recipe import Recipe
 
-ATARI_WRAPPER = "stable_baselines3.common.atari_wrappers.AtariWrapper"
-ATARI_FRAMES = 4
-"""Frames that an Atari observation stacks, there by frame_stack and here always."""
 OWN: Table = {
     "normalize": Key(anything, False),
     "env_wrapper": Key(optional(anything), None),
     "frame_stack": Key(optional(whole), None),
-    "vec_env_wrapper": Key(optional(anything), lacks="a wrapper of the vector environment"),
-    "env_kwargs": Key(optional(anything), lacks="arguments of the environment (see env_options)"),
-    "callback": Key(optional(anything), lacks="a training callback"),
+    "vec_env_wrapper": Key(
+        optional(anything),
+        lacks="a wrapper of the vector environment; here the environment is as without it",
+    ),
+    "env_kwargs": Key(optional(anything), None),
+    "callback": Key(
+        optional(anything), lacks="a training callback; here nothing is done in its place"
+    ),
     "monitor_kwargs": Key(anything),
 }
 
@@ -41,7 +52,11 @@ ELSEWHERE = ("total_timesteps", "seed", "device", "verbose", "tensorboard_log")
 
 def _own(table: Table) -> Table:
     budget = {"n_timesteps": table["total_timesteps"]}
-    return {**budget, **{k: v for k, v in table.items() if k not in ELSEWHERE}, **OWN}
+    gamma = table["gamma"]
+    # VecNormalize has it from the algorithm, but where the entry leaves it to SB3's default.
+    left_out = SAME._replace(here=lambda there: gamma.default if there is None else there)
+    own: Table = {**OWN, "gamma": Key(optional(number), None, "gamma", left_out)}
+    return {**budget, **{k: v for k, v in table.items() if k not in ELSEWHERE}, **own}
 
 
 TABLES = {"ppo": _own(PPO), "a2c": _own(A2C)}
@@ -89,6 +104,8 @@ class Zoo(Sb3):
     def load(self, path: Path, said: dict[str, Any]) -> dict[str, Any]:
         """Read a file of entries, which is named after its algorithm, or a run's config.yml."""
         others.refuse_algorithm(path.stem, str(path))
+        if path.suffix == ".py":
+            return _python(path)
         content = super().load(path, said)
         if path.stem == "config":
             content |= _run(path.with_name("args.yml"))
@@ -100,10 +117,7 @@ class Zoo(Sb3):
 
     def frame_skip(self, flat: Mapping[str, Any]) -> int:
         """That of AtariWrapper, where there is one."""
-        for name, arguments in _each_wrapper(flat.get("env_wrapper")):
-            if name == ATARI_WRAPPER:
-                return _take(dict(arguments), "frame_skip", whole, atari.SKIP)
-        return 1
+        return frame_skip(flat.get("env_wrapper"))
 
     def notes(self, given: Mapping[str, Any], recipe: Recipe) -> list[str]:
         """Say which entry it is, and how the zoo's scores were played."""
@@ -123,28 +137,37 @@ class Zoo(Sb3):
         ]
 
     def fields(self, values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
-        """Read the wrappers as well."""
+        """Read what is put around the environment as well."""
         fields = super().fields(values, lost)
-        fields |= _normalization(values["normalize"], values["gamma"], lost)
-        return fields | _wrappers(values["env_wrapper"], values["frame_stack"], lost)
+        fields |= read_normalization(values["normalize"], values["gamma"], lost)
+        around, extra = read_wrappers(values["env_wrapper"], values["frame_stack"], lost)
+        if fields["normalize_observations"] and around["frame_stack"] > 1:
+            lost.append(
+                f"frame_stack {values['frame_stack']}: observations are normalised before they are "
+                "stacked, in Isobatch after; zeros before an episode are then no mean observation"
+            )
+        options = read_arguments(values["env_kwargs"], lost) + extra
+        return fields | around | {"env_options": tuple(options)}
 
     def values(self, recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:
-        """Say the wrappers as well."""
-        values = super().values(recipe, like)
-        values["normalize"] = _say_normalization(recipe)
-        life, sign = recipe.environment.episodic_life, recipe.environment.sign_rewards
-        if not (life or sign):
-            return values | {"env_wrapper": None, "frame_stack": None}
-        arguments = {} if life else {"terminal_on_life_loss": False}
-        arguments |= {} if sign else {"clip_reward": False}
-        wrapper = {ATARI_WRAPPER: arguments} if arguments else ATARI_WRAPPER
-        return values | {"env_wrapper": [wrapper], "frame_stack": ATARI_FRAMES}
+        """Say what is put around the environment as well."""
+        around, apart = write_wrappers(recipe)
+        around["env_kwargs"] = write_arguments(recipe, apart)
+        return super().values(recipe, like) | write_normalization(recipe) | around
 
     def text(self, flat: dict[str, Any], given: dict[str, Any], env: str) -> str:
         """Return the entry as YAML."""
         entry = {name: value for name, value in flat.items() if name not in ("env", "algo")}
         lines = [f"  {name}: {_yaml(value)}" for name, value in entry.items()]
         return "\n".join([f"{_yaml(env)}:", *lines])
+
+
+def _python(path: Path) -> dict[str, Any]:
+    """Return the entries of a Python file, which the zoo takes from its `hyperparams`."""
+    entries = source.load_python(path)[0].get("hyperparams")
+    if not isinstance(entries, dict):
+        raise UserError(f"{path} has no hyperparams = {{...}}, the zoo's entries by environment")
+    return entries
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -196,81 +219,6 @@ def _choose(entries: dict[str, dict[str, Any]], env: str | None, named: Any = No
     if "default" in entries:
         return "default"
     raise UserError(f"zoo: the file has no {env}; it has {', '.join(own)}.{nearest(env, own)}")
-
-
-def _each_wrapper(value: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
-    """Yield each wrapper's name and its arguments."""
-    for wrapper in [] if value is None else value if isinstance(value, list) else [value]:
-        if isinstance(wrapper, Mapping) and len(wrapper) == 1:
-            name, arguments = next(iter(wrapper.items()))
-            yield name, arguments if isinstance(arguments, Mapping) else {}
-        else:
-            yield wrapper, {}
-
-
-def _normalization(value: Any, gamma: float, lost: list[str]) -> dict[str, Any]:
-    """Read VecNormalize's settings; the zoo gives it the algorithm's gamma."""
-    settings: dict[str, Any] = {}
-    try:
-        on = flag(value)
-    except ValueError:
-        try:
-            settings, on = options(value), True
-        except ValueError as error:
-            raise UserError(f"normalize {error}, got {shown(value)}") from None
-    rewards = on and _take(settings, "norm_reward", flag, True)
-    fields = {
-        "normalize_observations": on and _take(settings, "norm_obs", flag, True),
-        "normalize_rewards": rewards,
-    }
-    settings.pop("gamma", None)
-    clip = _take(settings, "clip_reward", number, 10.0)
-    lost += [
-        f"normalize {name} {each}: an argument of VecNormalize" for name, each in settings.items()
-    ]
-    return fields | ({"reward_gamma": gamma, "reward_clip": clip} if rewards else {})
-
-
-def _take(settings: dict[str, Any], name: str, read: Reader, default: Any) -> Any:
-    value = settings.pop(name, default)
-    try:
-        return read(value)
-    except ValueError as error:
-        raise UserError(f"{name} {error}, got {shown(value)}") from None
-
-
-def _say_normalization(recipe: Recipe) -> Any:
-    settings = recipe.normalize
-    observations, rewards = settings.normalize_observations, settings.normalize_rewards
-    if not (observations or rewards):
-        return False
-    said: dict[str, Any] = {}
-    if not (observations and rewards):
-        said |= {"norm_obs": observations, "norm_reward": rewards}
-    if rewards and settings.reward_clip != 10.0:
-        said["clip_reward"] = settings.reward_clip
-    return f"dict({', '.join(f'{k}={v!r}' for k, v in said.items())})" if said else True
-
-
-def _wrappers(value: Any, frames: int | None, lost: list[str]) -> dict[str, Any]:
-    """Read the Atari wrapper; others are the environment's own affair."""
-    fields = {"episodic_life": False, "sign_rewards": False}
-    atari = False
-    wrappers = [] if value is None else value if isinstance(value, list) else [value]
-    for wrapper in wrappers:
-        name, arguments = wrapper, {}
-        if isinstance(wrapper, Mapping) and len(wrapper) == 1:
-            name, arguments = next(iter(wrapper.items()))
-        if name != ATARI_WRAPPER or not isinstance(arguments, Mapping):
-            lost.append(f"env_wrapper {wrapper}: a wrapper of each environment")
-            continue
-        atari, rest = True, dict(arguments)
-        fields["episodic_life"] = _take(rest, "terminal_on_life_loss", flag, True)
-        fields["sign_rewards"] = _take(rest, "clip_reward", flag, True)
-        lost += [f"env_wrapper {each} {rest[each]}: an argument of AtariWrapper" for each in rest]
-    if frames != (ATARI_FRAMES if atari else None):
-        lost.append(f"frame_stack {frames}: frame stacking (in Isobatch always 4 for Atari)")
-    return fields
 
 
 def _yaml(value: Any) -> str:

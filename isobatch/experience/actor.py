@@ -62,8 +62,8 @@ class Single:
         trains: bool = False,
     ) -> None:
         """Who `trains` updates its statistics as it acts, where they are updated by step."""
-        self.model, self.prepare, self.generator, self.trains = model, prepare, generator, trains
-        self.distribution, self.hold = model.distribution, hold
+        self.model, self.prepare, self.generator = model, prepare, generator
+        self.distribution, self.hold, self.trains = model.distribution, hold, trains
 
     def drawing(self, n_envs: int) -> Draw:
         """Act by the fastest way there is."""

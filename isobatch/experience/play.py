@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ class Evaluation:
 
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    actions: Literal["sampled", "deterministic"] = "sampled"
+    """Whether actions were drawn from the policy, or the most likely ones were taken."""
 
     @property
     def mean(self) -> float:

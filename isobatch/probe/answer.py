@@ -11,7 +11,7 @@ from isobatch.probe.curve import UPDATES
 from isobatch.probe.findings import Findings
 from isobatch.probe.reference import NAMES
 from isobatch.probe.sizing import Sizing
-from isobatch.probe.track_record import said
+from isobatch.probe.track_record import SOURCE, said
 from isobatch.run.policy import Policy
 from isobatch.text import columns, counted, interval, significant
 
@@ -82,23 +82,25 @@ def _no_gradient(findings: Findings) -> list[str]:
         "No gradient distinguishable from its noise, so no shape is named: against "
         f"{NAMES[findings.reference]}, |G|^2 is not positive in {without:.0%} of bootstrap "
         f"resamples ({n_envs * n_steps:,} transitions from {counted(n_envs, 'environment')}).",
-        "Use more --batches, or an earlier policy (--at) where the run has kept one.",
+        "Use more --batches, or another policy that the run has kept (--at): an earlier one if the "
+        "task is solved, a later one if nothing is learned yet.",
     ]
 
 
 def _asked(findings: Findings) -> list[str]:
     """Compare the shapes that were asked for; one alone, with the best other one."""
     compared = findings.comparisons
-    first = compared.update
+    first = compared.updates
     lines = []
     if len(findings.question.shapes) > 1:
         names = " or ".join(shape.name for shape in first.shapes)
-        lines.append(f"{names}: {_verdict(first)}; {_over_updates(first, compared.updates)}.")
+        lines.append(f"{names}: {_verdict(first)}; {_over_one(first, compared.update)}.")
     if compared.transitions is not None:
         sizes = ", ".join(f"{shape} has {shape.samples:,}" for shape in first.shapes)
         lines.append(
-            f"They differ in size ({sizes} transitions): errors are of one update. At the same "
-            f"number of transitions, {_verdict(compared.transitions)}."
+            f"They differ in size ({sizes} transitions): errors are of as many updates. At the "
+            f"same number of transitions, one update of the largest, "
+            f"{_verdict(compared.transitions)}."
         )
     lines += columns([_row(findings, first, k) for k in range(len(first.shapes))])
     if math.isfinite(first.ratio.value):
@@ -116,11 +118,11 @@ def _verdict(compared: Comparison) -> str:
     return text if compared.is_clear else f"no clear winner ({text})"
 
 
-def _over_updates(first: Comparison, updates: Comparison) -> str:
-    """Say the same of several updates, in short where nothing changes."""
-    if (updates.winner, updates.is_clear) == (first.winner, first.is_clear):
-        return f"the same over {UPDATES} updates ({updates.share:.0%})"
-    return f"over {UPDATES} updates, {_verdict(updates)}"
+def _over_one(first: Comparison, update: Comparison) -> str:
+    """Say the same of a single update, in short where nothing changes."""
+    if (update.winner, update.is_clear) == (first.winner, first.is_clear):
+        return f"the same over one update ({update.share:.0%})"
+    return f"over one update, {_verdict(update)}"
 
 
 def _row(findings: Findings, compared: Comparison, k: int) -> tuple[str, str, str]:
@@ -133,20 +135,21 @@ def _row(findings: Findings, compared: Comparison, k: int) -> tuple[str, str, st
 
 
 def _all_shapes(findings: Findings) -> list[str]:
-    """Say which of all shapes of that size is best, over one update, over several, and by time."""
+    """Say which of all shapes of that size is best, over several updates, over one, and by time."""
     points = findings.curve
     shapes = [each.shape for each in points]
-    once = _choice(shapes, [each.best_share for each in points], " of bootstrap resamples")
-    often = _choice(shapes, [each.best_share_over_updates for each in points])
+    shares = [each.best_share_over_updates for each in points]
+    often = _choice(shapes, shares, " of bootstrap resamples")
+    once = _choice(shapes, [each.best_share for each in points])
     lines = [
-        f"Smallest error of all shapes with {findings.samples:,} transitions: {once}; over "
-        f"{UPDATES} updates, {often}."
+        f"Smallest error of all shapes with {findings.samples:,} transitions: {often}; over one "
+        f"update, {once}."
     ]
     timed = [each for each in points if each.best_share_per_second is not None]
     if timed:
         shares = [each.best_share_per_second or 0.0 for each in timed]
         choice = _choice([each.shape for each in timed], shares)
-        lines.append(f"Smallest error x time on this machine: {choice}.")
+        lines.append(f"Smallest error of one update x time on this machine: {choice}.")
     return lines
 
 
@@ -217,11 +220,19 @@ def _key(findings: Findings) -> str:
     """Explain the numbers."""
     error = ""
     if findings.has_advice:
-        error = f"Error: bias^2 + variance over |G|^2, against {NAMES[findings.reference]}"
+        error = (
+            f"Error: bias^2 + variance over |G|^2, of the mean of {UPDATES} updates, against "
+            f"{NAMES[findings.reference]}"
+        )
         if any(math.isinf(each.value) for each in findings.comparisons.update.errors):
             error += " (inf: the mean gradient does not point along G)"
         error += ". "
-    model = "Doubling: simple noise model (McCandlish et al. 2018). " if _doubled(findings) else ""
+    model = ""
+    if _doubled(findings):
+        model = (
+            "Doubling: simple noise model (McCandlish et al. 2018), with the step size tuned to "
+            f"each; in training with the step size kept it was slower ({SOURCE}). "
+        )
     return f"{error}{model}Brackets: 95% confidence intervals."
 
 

@@ -88,7 +88,7 @@ def to_compare(asked: Sequence[Shape], points: Sequence[Point]) -> tuple[Shape, 
     others = [point for point in points if point.shape not in asked]
     if len(asked) > 1 or not others:
         return tuple(asked)
-    return (*asked, most_often(others).shape)
+    return (*asked, most_often(others, over_updates=True).shape)
 
 
 def most_often(points: Sequence[Point], over_updates: bool = False) -> Point:

@@ -113,7 +113,8 @@ def run(
     `source` is a run, its directory, or a `Policy`; with `policy="random"` an environment's id.
     `shapes` are those to compare, such as "8x128,128x8". `at` names fractions of the budget;
     without it the policy nearest to half of the budget is probed, and where that has no gradient
-    to measure, earlier ones in turn. `env` confirms an environment id that names a module;
+    to measure, earlier ones in turn (the task may be solved), then later ones (nothing may be
+    learned yet). `env` confirms an environment id that names a module;
     `make_env` makes the environment, whose shapes are then not timed.
     """
     question = Question(_shapes(shapes), batches, loss, tuple(lambdas), speed, seed)
@@ -132,15 +133,14 @@ def run(
     if places is not None:
         loaded = [policies.load(path, at=each) for each in places]
         return Probe([found(each) for each in {p.env_steps: p for p in loaded}.values()], name)
-    passed: list[str] = []
+    tried: list[Findings] = []
     for each in _from_the_middle(path):
-        last = found(each)
-        if last.has_advice:
+        tried.append(found(each))
+        if tried[-1].has_advice:
             break
-        passed.append(_passed_over(last))
-    else:
-        passed.pop()  # The earliest is reported itself.
-    return Probe([last], name, passed)
+    reported = tried[-1] if tried[-1].has_advice else tried[0]
+    passed = [_passed_over(each, reported) for each in tried if each is not reported]
+    return Probe([reported], name, passed)
 
 
 def untrained(recipe: Recipe) -> Policy:
@@ -185,24 +185,31 @@ def _check_run(path: Path, question: Question, env: str | None, make_env: MakeEn
 
 
 def _from_the_middle(path: Path) -> Iterator[Policy]:
-    """Yield the policy nearest to half of the budget, then those kept before it, backwards."""
+    """Yield the policy nearest to half of the budget, those before it backwards, those after it."""
     middle = policies.load(path, at=MIDDLE)
     yield middle
-    total = middle.recipe.total_timesteps
-    for steps in sorted(store.kept_policies(path), reverse=True):
-        if steps < middle.env_steps:
-            yield policies.load(path, at=min(1.0, steps / total))
+    total, kept = middle.recipe.total_timesteps, sorted(store.kept_policies(path))
+    before = [steps for steps in reversed(kept) if steps < middle.env_steps]
+    after = [steps for steps in kept if steps > middle.env_steps]
+    for steps in (*before, *after):
+        yield policies.load(path, at=min(1.0, steps / total))
 
 
-def _passed_over(findings: Findings) -> str:
-    """Say why a policy was skipped."""
+def _passed_over(findings: Findings, reported: Findings) -> str:
+    """Say why a policy was not reported, and which side of it the one is that was."""
     steps, total = findings.policy.env_steps, findings.policy.recipe.total_timesteps
     why = (
         "has collapsed"
         if findings.has_collapsed
         else "has no gradient distinguishable from its noise"
     )
-    return f"The policy at {steps:,} env steps ({steps / total:.0%}) {why}: probed an earlier one"
+    if not reported.has_advice:
+        side = ""
+    elif reported.policy.env_steps < steps:
+        side = ": probed an earlier one"
+    else:
+        side = ": probed a later one"
+    return f"The policy at {steps:,} env steps ({steps / total:.0%}) {why}{side}"
 
 
 def _shapes(shapes: str | Iterable[Shape | str]) -> tuple[Shape, ...]:

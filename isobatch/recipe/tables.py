@@ -80,7 +80,14 @@ class Environment:
     env_threads: Threads = 0
     """EnvPool's threads; 0 lets EnvPool choose. Results do not depend on it."""
     env_options: Pairs = ()
-    """Options of the environment, as name=value (for Procgen: num_levels=200)."""
+    """Options of the environment, as name=value (for Procgen: num_levels=200): EnvPool's, or the
+    keyword arguments that Gymnasium's make takes."""
+    frame_stack: Count = 1
+    """Stack this many of the last observations, images along their channels; after a reset the
+    frames before it are zeros, as in SB3. EnvPool's Atari stacks 4 already (stack_num)."""
+    wrappers: tuple[Text, ...] = ()
+    """Wrappers of each environment, in this order: frame_skip=N, resize=HxW, grayscale,
+    rescale_action=LOW:HIGH and time, which Gymnasium then makes; for MiniGrid flat_obs."""
     episodic_life: bool = False
     """Atari: end training episodes at each lost life; returns are still those of full games."""
     stagger: bool = False
@@ -428,6 +435,11 @@ class Recipe:
     def is_phasic(self) -> bool:
         """Whether auxiliary phases follow policy phases."""
         return self.algorithm.phasic
+
+    @property
+    def eval_actions(self) -> Literal["sampled", "deterministic"]:
+        """How evaluations act while training: a network of action values acts greedily."""
+        return "deterministic" if self.algorithm.explores else "sampled"
 
     @property
     def averages_policy(self) -> bool:

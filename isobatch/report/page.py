@@ -63,6 +63,7 @@ def render(courses: Sequence[Course]) -> str:
         not_evaluated=[each.name for each in courses if not _is_evaluated(each)],
         without_episode=[each.name for each in courses if each.series("episode_return") is None],
         evaluated=any(name.startswith("evaluation") for name in drawn),
+        actions=" or ".join(sorted({each.recipe.eval_actions for each in courses})),
         parts=list(TIMES.items()),
         others={key: key.partition(":")[2] for key in others},
         updates=[name for name in UPDATES if name in drawn],
@@ -216,7 +217,8 @@ def _result(course: Course) -> str:
     best = (
         f"; the best was {number(score.best)}" if score.best != score.value else ", the best of all"
     )
-    return f"Last evaluation: mean return {number(score.value)}{over}{at}{best}."
+    how = f", with {course.recipe.eval_actions} actions"
+    return f"Last evaluation: mean return {number(score.value)}{over}{at}{how}{best}."
 
 
 def _progress(course: Course) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from isobatch.run.result import Run
+from isobatch.run.sinks import began_at
 from isobatch.scaling.adaptive import PROBES_PER_MOVE, UNDECIDED
 from isobatch.text import counted
 
@@ -35,7 +36,7 @@ def batch_changes(run: Run) -> list[str]:
     moved = [row for row in rows if row.get("reshaped")]
     changes = counted(len(moved), "change") if moved else "nothing changed"
     lines = [f"adaptive batch: {counted(len(probed), 'probe')}, {changes}"]
-    lines += [f"  at {row['env_steps']:,} env steps: {row['reshaped']}" for row in moved]
+    lines += [f"  at {began_at(row):,} env steps: {row['reshaped']}" for row in moved]
     if not moved:
         lines.append(f"  {_why_not(rows, len(probed))}")
     if probed:

@@ -22,6 +22,7 @@ from isobatch.envs import MakeEnv
 from isobatch.envs.remade import EPISODES, Part, RemadeEnv, shares
 from isobatch.envs.seeds import env_seeds, mixed_generator
 from isobatch.envs.supervised import SupervisedEnv
+from isobatch.envs.views import bare
 from isobatch.errors import UserError
 from isobatch.experience import Collector, Rollout, Single
 from isobatch.experience.stagger import stagger
@@ -114,7 +115,7 @@ class Environments:
 
     def keep_actions(self, folder: Folder) -> None:
         """Write down every action from now on."""
-        if isinstance(self.env, SupervisedEnv):
+        if isinstance(bare(self.env), SupervisedEnv):
             raise UserError(
                 "exact_resume: environments that are replaced when they fail cannot be brought "
                 "back; choose vectorization sync or async",
@@ -233,9 +234,10 @@ class Environments:
         """
         if isinstance(self.env, RemadeEnv):
             return self._take_remade(self.env, note)
-        if not isinstance(self.env, SupervisedEnv):
+        env = bare(self.env)
+        if not isinstance(env, SupervisedEnv):
             return {}
-        faults, self.env.faults = self.env.faults, []
+        faults, env.faults = env.faults, []
         for fault in faults:
             if fault.kind not in self._noted:
                 self._noted.add(fault.kind)
@@ -300,8 +302,8 @@ class Environments:
         env = envs.make(recipe, seeds, make_env=self.make_env)
         if first is None:
             self.made += count
-        if isinstance(env, SupervisedEnv):
-            env.fresh_seed = self._fresh_seed
+        if isinstance(within := bare(env), SupervisedEnv):
+            within.fresh_seed = self._fresh_seed
         return Part(env, number)
 
     def _fresh_seed(self) -> int:

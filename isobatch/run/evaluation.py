@@ -204,6 +204,7 @@ class Marks:
             "env_steps": state.counters.env_steps,
             "iterations": state.counters.iterations,
             "episodes": len(played.returns),
+            "actions": state.recipe.eval_actions,
             "episode_return": played.mean,
             "episode_return_std": played.std,
             "episode_length": sum(played.lengths) / len(played.lengths),

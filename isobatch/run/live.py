@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from isobatch.advice.live import Watch
 from isobatch.recipe import Recipe
-from isobatch.run.sinks import LINE_SECONDS, Sink, headline, readings, reshaping
+from isobatch.run.sinks import LINE_SECONDS, Sink, began_at, headline, readings, reshaping
 from isobatch.text import counted, duration, plain, say
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class LiveView(Sink):
         """Move on; what appears or clears is printed above."""
         self._row, self._note = row, ""
         self._remember(row.get("episode_return"))
-        moved = f"{row['env_steps']:,} env steps: {reshaping(row)}"
+        moved = f"{began_at(row):,} env steps: {reshaping(row)}"
         for text in [*([moved] if row.get("reshaped") else []), *self._watch.see(row)]:
             self._live.console.print(plain(text), markup=False, highlight=False)
         self._bar.update(self._task, completed=row["env_steps"])

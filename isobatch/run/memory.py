@@ -35,14 +35,14 @@ def refuse_too_large(recipe: Recipe, layout: ObservationLayout | None = None) ->
             field="n_envs",
         )
     model = recipe.model
-    for name in ("policy_hidden_sizes", "value_hidden_sizes"):
-        widths = (*model.hidden_sizes, *getattr(model, name))
+    for own in (model.policy_hidden_sizes, model.value_hidden_sizes):
+        widths = (*model.hidden_sizes, *own)
         weights = sum(a * b for a, b in pairwise(widths))
         if weights * WEIGHT_BYTES > free:
             raise UserError(
-                f"hidden layers of {' '.join(map(str, widths))} take "
+                f"hidden_sizes {' '.join(map(str, widths))} take "
                 f"{size(weights * WEIGHT_BYTES)} of memory or more; {size(free)} is available",
-                field=name if getattr(model, name) else "hidden_sizes",
+                field="hidden_sizes",
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,8 +159,9 @@ def evaluate(
     """Play full episodes with a run's policy, with environment seeds that training does not use.
 
     Every environment plays the same number of episodes (to within one), so that short episodes are
-    not over-represented. `best` plays the policy with the highest evaluation while training. `env`
-    repeats a `module:Id`, as in `resume`.
+    not over-represented. Actions are sampled, or with `deterministic` the most likely ones. `best`
+    plays the policy with the highest evaluation while training. `env` repeats a `module:Id`, as in
+    `resume`.
     """
     policy = load(path, encoder, best=best)
     recipe = policy.recipe
@@ -172,6 +174,7 @@ def evaluate(
     seeds = evaluation_seeds(recipe.seed, n_envs, seed)
     arena = envs.make(recipe, seeds, make_env=make_env, training=False)
     try:
-        return play(policy.actor(deterministic), arena, episodes)
+        played = play(policy.actor(deterministic), arena, episodes)
     finally:
         arena.close()
+    return replace(played, actions="deterministic" if deterministic else recipe.eval_actions)

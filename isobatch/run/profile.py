@@ -123,11 +123,13 @@ def mean_iteration(summary: dict[str, Any]) -> tuple[str, list[tuple[str, float,
     """Return which iterations are meant, and each part's label, seconds and share of the whole."""
     count, lap = summary["iterations"] - 1, summary["later_iterations"]
     which = f"mean of {counted(count, 'iteration')}, without the first"
-    if not count:
+    if count < 1:
         count, lap, which = 1, summary["first_iteration"], "the only one, with what is done once"
     whole = lap["seconds"]
     parts = [*_shown(lap["parts"], whole), ("total", whole)]
-    return which, [(label, seconds / count, seconds / whole) for label, seconds in parts]
+    return which, [
+        (label, seconds / count, seconds / whole if whole else 0.0) for label, seconds in parts
+    ]
 
 
 def once(summary: dict[str, Any]) -> list[str]:

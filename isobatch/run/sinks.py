@@ -7,7 +7,7 @@ stops the run; only the metrics file, without which there is no run, may.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from isobatch.batch import Batch
@@ -148,6 +148,11 @@ def readings(row: dict[str, Any]) -> str:
     if row.get("noise_scale") is not None:
         parts.append(f"noise scale {row['noise_scale']:,.0f}")
     return "  ".join(parts)
+
+
+def began_at(row: Mapping[str, Any]) -> int:
+    """Return the environment steps at which a row's iteration began."""
+    return row["env_steps"] - row.get("rows", 0)
 
 
 def reshaping(row: dict[str, Any]) -> str:

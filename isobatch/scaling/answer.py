@@ -150,8 +150,8 @@ def _settings(
     return [*rows, rollout]
 
 
-def _headline(moves: Sequence[Setting], asked: Asked, named: Any) -> str:
-    """Say what to change in a sentence, and in another why this way."""
+def what_to_change(moves: Sequence[Setting]) -> str:
+    """Return the first sentence of an answer: what to change, from what to what."""
     chosen = [each for each in moves if not each.derived and each.name != "minibatch_size"]
     if not chosen:
         return "Change nothing: this is the batch it has."
@@ -161,8 +161,13 @@ def _headline(moves: Sequence[Setting], asked: Asked, named: Any) -> str:
         shown.append(f"{counted(rest, 'other setting')} (below)")
     *first, last = shown
     text = f"Change {', '.join(first)} and {last}" if first else f"Change {last}"
-    text += "; keep all other settings." if rest <= 0 else "."
-    if asked.advised is None:
+    return text + ("; keep all other settings." if rest <= 0 else ".")
+
+
+def _headline(moves: Sequence[Setting], asked: Asked, named: Any) -> str:
+    """Say what to change in a sentence, and in another why this way."""
+    text = what_to_change(moves)
+    if asked.advised is None or text.startswith("Change nothing"):
         return text
     if asked.way == asked.advised:
         return f"{text} Recommended because {named(asked.why)}."
@@ -207,21 +212,29 @@ def _fits(way: Way, tuned: Recipe, new: Recipe) -> str:
         return f"{text} Not possible here: {way.refusal}."
     if area is None:
         return text
-    return f"{text} Measured (n_envs x {Fraction(rows[0].factor)}): area {area:+.2f}."
+    of = f"n_envs x {Fraction(rows[0].factor)}, {counted(len(rows), 'task')}"
+    return f"{text} Measured ({of}): area {area:+.2f}."
 
 
 def _rules(tuned: Recipe, new: Recipe, changes: Sequence[Change]) -> list[str]:
     """Return both factors, and each change with its rule and reason."""
     factors = Factors(tuned.batch, new.batch)
     return [
-        f"minibatch {_scaled(factors.opt)} (c_opt {number(factors.opt)}), rollout "
-        f"{_scaled(factors.iter)} (c_iter {number(factors.iter)})",
+        sizes_sentence(factors),
         *(
             f"{change.field} {value(change.old)} -> {value(change.new)}: {change.rule}; "
             f"{change.reason}"
             for change in changes
         ),
     ]
+
+
+def sizes_sentence(factors: Factors, rollout: str = "rollout") -> str:
+    """Return how much larger or smaller both batches are."""
+    return (
+        f"minibatch {_scaled(factors.opt)} (c_opt {number(factors.opt)}), {rollout} "
+        f"{_scaled(factors.iter)} (c_iter {number(factors.iter)})"
+    )
 
 
 def _scaled(factor: float) -> str:

@@ -39,12 +39,16 @@ class Row(NamedTuple):
 UP = "docs/results/scale-up.md"
 DOWN = "docs/results/rescale.md"
 DOORKEY = "MiniGrid-DoorKey-5x5-v0"
-# The differences of the means in the tables there, over reference - random of study/scores.csv.
+# The differences of the means in the tables there, over reference - random of scores.csv.
 RECORD = (
     Row("Acrobot-v1", "ppo", "rollout", 8, 1.89, -0.003, -0.01503, 10, UP),
     Row("LunarLander-v3", "ppo", "rollout", 8, 1.90, -0.240, -0.147, 10, UP),
     Row("Pendulum-v1", "ppo", "rollout", 8, 1.89, -0.021, -0.043, 10, UP),
     Row(DOORKEY, "ppo", "rollout", 8, 0.24, -0.497, -0.528, 10, UP),
+    Row("CartpoleSwingup-v1", "ppo", "rollout", 8, 1.90, -0.071, -0.125, 5, UP),
+    Row("FrozenLake8x8-v1", "ppo", "rollout", 8, 1.90, -0.236, -0.243, 5, UP),
+    Row("HalfCheetah-v4", "ppo", "rollout", 8, 1.90, 0.013, 0.011, 5, UP),
+    Row("Reacher-v4", "ppo", "rollout", 8, 1.90, -0.001, 0.016, 5, UP),
     Row("Acrobot-v1", "ppo", "minibatch-size", 8, 15.1, -0.013, -0.258, 10, UP),
     Row("LunarLander-v3", "ppo", "minibatch-size", 8, 15.2, -0.470, -0.401, 10, UP),
     Row("Pendulum-v1", "ppo", "minibatch-size", 8, 15.1, 0.146, -0.006, 10, UP),
@@ -53,6 +57,10 @@ RECORD = (
     Row("LunarLander-v3", "ppo", "minibatches", 8, 15.2, -0.491, -0.406, 10, UP),
     Row("Pendulum-v1", "ppo", "minibatches", 8, 15.1, -0.245, -0.090, 10, UP),
     Row(DOORKEY, "ppo", "minibatches", 8, 1.90, -0.591, -0.653, 10, UP),
+    Row("CartpoleSwingup-v1", "ppo", "minibatches", 8, 15.2, -0.446, -0.246, 5, UP),
+    Row("FrozenLake8x8-v1", "ppo", "minibatches", 8, 15.2, -0.624, -0.464, 5, UP),
+    Row("HalfCheetah-v4", "ppo", "minibatches", 8, 15.2, -0.227, -0.117, 5, UP),
+    Row("Reacher-v4", "ppo", "minibatches", 8, 15.2, -0.418, -0.714, 5, UP),
     Row("Acrobot-v1", "ppo-ewma", "minibatches", 8, 15.1, -0.013, -0.133, 10, UP),
     Row("LunarLander-v3", "ppo-ewma", "minibatches", 8, 15.2, -0.127, -0.248, 10, UP),
     Row("Pendulum-v1", "ppo-ewma", "minibatches", 8, 15.1, -0.301, -0.184, 10, UP),

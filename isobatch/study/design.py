@@ -22,6 +22,7 @@ from isobatch.recipe import Recipe, check_budget, toml
 from isobatch.recipe.checks import Bound, Count, Names, Whole, as_field, refuse_misfits
 from isobatch.run.store import safe_name
 from isobatch.scaling import SIZES
+from isobatch.scores import given_scale
 from isobatch.study.checks import (
     MOST_ARMS,
     MOST_SEEDS,
@@ -34,7 +35,6 @@ from isobatch.study.checks import (
     scaled_envs,
 )
 from isobatch.study.claims import Claim, read_claims
-from isobatch.study.scores import given_scale
 
 SCALES = ("laptop", "paper")
 MARKS = 16

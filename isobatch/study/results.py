@@ -13,11 +13,11 @@ import numpy as np
 from isobatch.errors import DamagedFile, UserError, one_line
 from isobatch.recipe.checks import is_finite
 from isobatch.run.store import EVALUATIONS, read_evaluations, read_metrics
+from isobatch.scores import Scale, constants, given_scale, not_normalised
 from isobatch.study.claims import Contrast
 from isobatch.study.design import Cell, Study
 from isobatch.study.queue import Queue, Status
 from isobatch.study.records import Result
-from isobatch.study.scores import Scale, constants, given_scale, not_normalised
 from isobatch.study.stats import Floats, area_under_curve, paired_differences
 
 Outcome = Literal["done", "failed", "damaged", "missing"]

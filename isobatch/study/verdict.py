@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 
 from isobatch.errors import UserError
 from isobatch.estimate import Estimate
+from isobatch.scores import not_normalised
 from isobatch.study.claims import Claim, Contrast
 from isobatch.study.results import Results
-from isobatch.study.scores import not_normalised
 from isobatch.study.stats import (
     Floats,
     bonferroni,
@@ -57,6 +57,8 @@ class Comparison:
     """That a run of the first beats one of the second."""
     ranked: bool = False
     tasks: tuple[Task, ...] = ()
+    claims: int = 1
+    """How many claims interval and p are adjusted for."""
 
     @property
     def neutral(self) -> float:
@@ -89,6 +91,11 @@ class Comparison:
         return 1 if self.low > self.neutral else -1
 
     @property
+    def adjustment(self) -> str:
+        """What interval and p are adjusted for; nothing where there is one claim."""
+        return f" (both for {self.claims} claims, Bonferroni)" if self.claims > 1 else ""
+
+    @property
     def shown(self) -> str:
         """The effect and its interval: +0.123 [+0.045, +0.201]."""
         digits = ".3f" if self.ranked else "+.3f"
@@ -113,8 +120,7 @@ class Verdict:
             return f"{self.verdict}: {self.reason}"
         return (
             f"{self.verdict}: {self.reason}; {self.measured} {self.found.shown}, {self.test} "
-            f"p = {self.found.p:.3g}, {counted(self.runs, 'seed')} (interval and p "
-            "Bonferroni-adjusted)"
+            f"p = {self.found.p:.3g}, {counted(self.runs, 'seed')}{self.found.adjustment}"
         )
 
     @property
@@ -230,7 +236,7 @@ def _compare(
     tasks = tuple(
         _task(env, x[:, place], y[:, place], ranked) for place, env in enumerate(results.study.envs)
     )
-    return Comparison(effect, float(low), float(high), adjusted, probability, ranked, tasks)
+    return Comparison(effect, float(low), float(high), adjusted, probability, ranked, tasks, claims)
 
 
 def _task(env: str, x: Floats, y: Floats, ranked: bool) -> Task:

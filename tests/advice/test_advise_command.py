@@ -15,10 +15,12 @@ from recorded_runs import history_of, recipe_of
 import isobatch
 from isobatch import advice
 from isobatch.advice import Actions, Advice
+from isobatch.advice.history import History
 from isobatch.advice.verdict import verdict
 from isobatch.cli import main
 from isobatch.cli.flags import Parser, add_recipe_flags, given
 from isobatch.presets import preset
+from isobatch.recipe import Recipe
 from isobatch.run import throughput
 from isobatch.run.store import RunDirectory
 from isobatch.run.throughput import Rate, Rates
@@ -119,6 +121,25 @@ def test_a_run_that_learns_is_said_to():
     assert verdict(learned).sentence == "Learned: the mean return rose from 25.08 to 500."
     assert verdict(learned.until_part(0.5)).sentence.startswith("Learning: the mean return rose")
     assert verdict(learned.until(2)).state == "too early to say"
+
+
+@pytest.mark.parametrize(
+    ("env", "first", "last", "state", "said"),
+    [
+        ("InvertedPendulum-v4", 8.9, 9.9, "not learning", "random actions score 6.2, the refer"),
+        ("InvertedPendulum-v4", 8.9, 60, "learning", "rose from 8.9 to 60"),
+        ("InvertedPendulum-v4", 930, 940, "learning", "is 940, and was 930 at the start"),
+        ("Unheard-of-v0", 8.9, 9.9, "learning", "rose from 8.9 to 9.9"),
+    ],
+)
+def test_a_rise_counts_on_the_scale_of_the_environment(env, first, last, state, said):
+    rows = [
+        {"env_steps": 1_000 * (k + 1), "episode_return": first if k < 10 else last}
+        for k in range(40)
+    ]
+    found = verdict(History(Recipe(env=env), rows))
+    assert found.state == state
+    assert said in found.sentence
 
 
 def test_notes_are_named_and_shown_when_asked(command):

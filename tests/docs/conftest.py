@@ -1,11 +1,13 @@
 """Commands of the pages, run outside pytest in processes of their own."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from doc_blocks import ROOT
 
 HERE = Path(__file__).parent
 
@@ -15,6 +17,7 @@ def launch():
     """Return a function that runs a command in a folder: -> what it printed."""
     with subprocess.Popen(
         [sys.executable, HERE / "launcher.py"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},  # This code, whatever is installed.
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

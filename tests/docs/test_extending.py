@@ -55,7 +55,7 @@ def test_a_policy_objective_and_who_needs_it(tmp_path, launch):
 
     readers = {line.split()[1]: shlex.split(line) for line in read_by("objective")}
     readers.pop("report")  # Of a study: tests/test_extensions.py.
-    printed = {name: launch(tmp_path, words) for name, words in readers.items()}
+    printed = {name: launch(tmp_path, words, tiny=True) for name, words in readers.items()}
     assert set(printed) == {"eval", "probe", "rescale", "show", "query"}
     assert "5 episodes" in printed["eval"]
     assert "noise scale" in printed["probe"].lower()

@@ -127,7 +127,8 @@ def test_a_probe_of_all_of_them_at_once(folder, launch):
     imported = "--import my_code"
     train = f"{OWN['environment']} {every} {TINY} --out runs/all {imported}"
     launch(folder, words("train", train, "runs/all"))
-    printed = launch(folder, words("probe", f"{ACTS['probe']} {imported}", "runs/all"))
+    asked = words("probe", f"{ACTS['probe']} {imported}", "runs/all")
+    printed = launch(folder, asked, tiny=True)
     assert "python:my-environment, my-algorithm" in printed
 
 

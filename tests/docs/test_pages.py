@@ -57,7 +57,7 @@ def parse(monkeypatch, tmp_path):
         parsed, rest = read(parser, words)
         if parsed.format is None:
             assert [word.startswith("-") for word in rest] == [False]
-        elif not any(word.endswith(FILES) for word in rest):
+        elif not any(word.endswith((*FILES, ".zip", ".cleanrl_model")) for word in rest):
             exchange.read(parsed.format, exchange.arguments(parsed.format, rest), parsed.env)
         raise Parsed
 

@@ -5,9 +5,11 @@ measurements are cut, and the batch of image environments, whose networks are sl
 """
 
 import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 
-STEPS, MORE_STEPS = 4096, 5120
+STEPS, MORE_STEPS, FEW_STEPS = 2048, 3072, 10_000
 """Of a run, and of one that is resumed with a larger budget."""
 IMAGES = ("CoinrunEasy-v0", "StarpilotHard-v0")
 SMALL_BATCH = ["--n-envs", "2", "--n-steps", "16", "--n-minibatches", "2", "--n-epochs", "1"]
@@ -28,8 +30,10 @@ def shortened(words, folder):
     if command == "train":
         return [*words, *_training(words, folder)]
     if command == "resume":
-        more = ["--total-timesteps", str(MORE_STEPS)]
-        return [*words, *more] if "--total-timesteps" in words else words
+        if "--total-timesteps" not in words:
+            return words
+        asked = int(words[words.index("--total-timesteps") + 1])
+        return words if asked <= FEW_STEPS else [*words, "--total-timesteps", str(MORE_STEPS)]
     return [*words, *FLAGS.get(command, [])]
 
 
@@ -48,12 +52,18 @@ def _training(words, folder):
 def bound():
     """Bound what no flag of a command bounds, in this process."""
     import isobatch
+    from isobatch.cli import study as study_command
     from isobatch.noise import clusters
-    from isobatch.probe import plan
+    from isobatch.probe import Shape, plan, probing
     from isobatch.run import throughput
     from isobatch.study import design
 
+    sys.path.append(str(Path(__file__).parents[1] / "faults"))
+    from inside import Here  # pyright: ignore[reportMissingImports]
+
+    sys.path.pop()
     train, load, measure = isobatch.train, design.load, throughput.measure
+    shapes = probing._shapes
 
     def tiny_train(*given, **settings):
         asked = settings.get("total_timesteps", STEPS)
@@ -61,11 +71,17 @@ def bound():
 
     def tiny_study(*given):
         study = load(*given)
-        return replace(study, envs=study.envs[:1], budget=STEPS)
+        return replace(study, envs=study.envs[:1], budget=STEPS, evaluate=4)
+
+    def tiny_shapes(given):
+        """A quarter of the environments and of the steps, two at least: 2x32 for 8x128."""
+        return tuple(Shape(max(2, n // 4), max(2, t // 4)) for n, t in shapes(given))
 
     os.environ["WANDB_MODE"] = "offline"
     clusters.RESAMPLES = 50
-    plan.FEWEST_ENVS, plan.MOST_ROWS, plan.MOST_AHEAD = 16, 1 << 12, 64
+    plan.FEWEST_ENVS, plan.MOST_ROWS, plan.MOST_AHEAD = 16, 1 << 11, 64
+    probing._shapes = tiny_shapes
     isobatch.train = tiny_train
     design.load = tiny_study
+    study_command._executor = lambda *_: Here()  # A worker would import PyTorch anew.
     throughput.measure = lambda recipe, **settings: measure(recipe, seconds=0.1, **settings)

@@ -3,7 +3,7 @@
 from isobatch import exchange
 from isobatch.exchange.table import parse
 
-SPELT = ("policy_kwargs", "normalize", "device")
+SPELT = ("policy_kwargs", "normalize", "device", "network.cnn")
 """Keys that say one thing in several ways; the recipes are compared."""
 
 

@@ -73,9 +73,18 @@ def test_scripts_bring_their_networks_and_wrappers():
     cheetah = exchange.read("cleanrl", {"exp_name": "ppo_continuous_action", "gamma": 0.9}).recipe
     assert cheetah.normalize.normalize_observations
     assert cheetah.normalize.reward_gamma == 0.9
+    assert cheetah.normalize.update_statistics == "step"
+    assert cheetah.normalize.observation_clip == cheetah.normalize.reward_clip == 10
     procgen = exchange.read("cleanrl", SCRIPTS["ppo_procgen"]).recipe
     assert procgen.env == "StarpilotEasy-v0"
     assert (procgen.model.init, atari.model.init) == ("torch-encoder", "orthogonal")
+
+
+def test_statistics_of_each_environment_are_said():
+    script = {"exp_name": "ppo_continuous_action"}
+    one, several = (exchange.read("cleanrl", script | {"num_envs": n}).unknown for n in (1, 4))
+    (line,) = [each for each in several if each not in one]
+    assert line.startswith("num_envs 4: each environment is normalised by statistics of its own")
 
 
 def test_target_kl_is_another_multiple():

@@ -175,6 +175,19 @@ def test_other_bounds_are_said_when_written():
     assert missing == ["min_learning_rate 1e-06: reads back from rsl_rl as 1e-05"]
 
 
+def test_its_normalisation_is_by_step_and_clips_nothing():
+    given = {"num_envs": 64, **copy.deepcopy(EXAMPLE)}
+    given["runner"]["policy"] |= dict.fromkeys(
+        ("actor_obs_normalization", "critic_obs_normalization"), True
+    )
+    recipe = exchange.read("rsl_rl", given).recipe
+    settings = recipe.normalize
+    assert (settings.normalize_observations, settings.update_statistics) == (True, "step")
+    # (x - mean) / (std + 0.01), without a bound.
+    assert (settings.observation_clip, settings.normalize_epsilon) == (0, 1e-4)
+    assert exchange.write("rsl_rl", recipe).missing == []
+
+
 def test_words_find_their_table():
     given = {"num_envs": 64, **EXAMPLE} | exchange.arguments(
         "rsl_rl", ["gamma=0.9", "--algorithm.lam", "0.8", "activation=relu"]

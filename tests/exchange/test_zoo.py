@@ -142,7 +142,6 @@ def entries(tmp_path):
         ("BreakoutNoFrameskip-v4", []),
         ("HalfCheetah-v4", []),
         ("CarRacing-v2", [
-            "env_wrapper {'rl_zoo3.wrappers.FrameSkip': {'skip': 2}}", "frame_stack 2",
         ]),
     ],
 )  # fmt: skip
@@ -216,12 +215,13 @@ def test_one_entry_needs_no_choice():
     ("given", "line"),
     [
         ({"env_wrapper": "gymnasium.wrappers.FlattenObservation"}, "env_wrapper gymnasium"),
-        ({"frame_stack": 3}, "frame_stack 3"),
-        ({"normalize": "dict(clip_obs=5.0)"}, "normalize clip_obs 5.0"),
-        ({"env_kwargs": {"continuous": True}}, "env_kwargs"),
+        ({"env_wrapper": {"rl_zoo3.wrappers.MaskVelocityWrapper": None}}, "env_wrapper {'rl_zoo3"),
+        ({"env_wrapper": "mine.FrameSkip"}, "env_wrapper mine.FrameSkip: a wrapper"),
+        ({"normalize": "dict(norm_obs_keys=['a'])"}, "normalize norm_obs_keys ['a']"),
+        ({"env_kwargs": "dict(render=nn.ReLU)"}, "env_kwargs render"),
         ({"callback": "my.Callback"}, "callback my.Callback"),
         ({"env_wrapper": [{"stable_baselines3.common.atari_wrappers.AtariWrapper":
-                           {"frame_skip": 1}}], "frame_stack": 4}, "env_wrapper frame_skip 1"),
+                           {"framing": 1}}], "frame_stack": 4}, "env_wrapper framing 1"),
     ],
 )  # fmt: skip
 def test_what_has_no_counterpart_is_said(given, line):
@@ -233,6 +233,7 @@ def test_what_has_no_counterpart_is_said(given, line):
 def test_the_text_is_yaml_the_zoo_reads():
     recipe = Recipe(env="CartPole-v1").replace(
         learning_rate=1e-5, max_grad_norm=None, normalize_rewards=True, reward_clip=5.0,
+        update_statistics="step",
         clip_range_schedule="linear", hidden_sizes=(32, 32), sign_rewards=True,
         advantage_normalization="minibatch",
     )  # fmt: skip
@@ -355,3 +356,71 @@ def test_how_the_zoos_scores_were_played_is_said(entries):
     ]
     (_, said) = exchange.read("zoo", entries("ppo.yml"), "PongNoFrameskip-v4").notes
     assert "of sampled actions" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "fields"),
+    [
+        ({"normalize": True}, {"observation_clip": 10, "update_statistics": "step"}),
+        ({"normalize": False}, {"normalize_observations": False, "update_statistics": "rollout"}),
+        ({"normalize": "dict(norm_obs=True, norm_reward=False)"},
+         {"normalize_observations": True, "normalize_rewards": False}),
+        ({"normalize": {"training": False}}, {"normalize_observations": False}),
+        ({"normalize": {"clip_obs": 5, "epsilon": 1e-4, "clip_reward": 3}},
+         {"observation_clip": 5, "normalize_epsilon": 1e-4, "reward_clip": 3}),
+        ({"normalize": {"clip_obs": float("inf")}}, {"observation_clip": 0}),
+        # The algorithm's discount, where the entry has one; else VecNormalize's own.
+        ({"normalize": {"gamma": 0.9}}, {"gamma": 0.99, "reward_gamma": 0.9}),
+        ({"normalize": {"gamma": 0.9}, "gamma": 0.98}, {"gamma": 0.98, "reward_gamma": 0.98}),
+        ({"env_kwargs": {"continuous": True, "gravity": -9.5, "map_name": "8x8", "n": "3"}},
+         {"env_options": ("continuous=True", "gravity=-9.5", "map_name=8x8", "n='3'")}),
+        ({"frame_stack": 3}, {"frame_stack": 3, "wrappers": ()}),
+        ({"env_wrapper": "minigrid.wrappers.FlatObsWrapper"}, {"wrappers": ("flat_obs",)}),
+        ({"env_wrapper": [{"gymnasium.wrappers.RescaleAction":
+                           {"min_action": -1, "max_action": 1}}]},
+         {"wrappers": ("rescale_action=-1.0:1.0",)}),
+        ({"env_wrapper": [
+            {"rl_zoo3.wrappers.FrameSkip": {"skip": 2}},
+            {"rl_zoo3.wrappers.YAMLCompatResizeObservation": {"shape": [64, 64]}},
+            {"gymnasium.wrappers.transform_observation.GrayscaleObservation": {"keep_dim": True}},
+         ], "frame_stack": 2},
+         {"wrappers": ("frame_skip=2", "resize=64x64", "grayscale"), "frame_stack": 2}),
+        ({"env_wrapper": [{"stable_baselines3.common.atari_wrappers.AtariWrapper":
+                           {"screen_size": 42, "clip_reward": False}}], "frame_stack": 2},
+         {"episodic_life": True, "sign_rewards": False, "frame_stack": 1,
+          "env_options": ("img_height=42", "img_width=42", "stack_num=2")}),
+    ],
+)  # fmt: skip
+def test_what_surrounds_the_environment_is_read_and_comes_back(given, fields):
+    imported = exchange.read("zoo", given)
+    assert imported.unknown == []
+    found = imported.recipe.values
+    assert {name: found[name] for name in fields} == fields
+    exported = exchange.write("zoo", imported.recipe)
+    assert exported.missing == []
+    assert exchange.read("zoo", exported.given).recipe.replace(env="") == imported.recipe.replace(
+        env=""
+    )
+    assert exchange.write("zoo", imported.recipe, given).given == given
+
+
+def test_a_time_limit_is_an_option_of_the_environment():
+    given = {"env_wrapper": {"gymnasium.wrappers.TimeLimit": {"max_episode_steps": 100}}}
+    imported = exchange.read("zoo", given)
+    assert imported.unknown == []
+    assert imported.recipe.environment.options == {"max_episode_steps": 100}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"normalize": "os.system('x')"}, "normalize must be a dictionary"),
+        ({"normalize": {"clip_obs": "a"}}, "clip_obs must be a number"),
+        ({"env_kwargs": [1]}, "env_kwargs must be a dictionary"),
+        ({"env_wrapper": {"rl_zoo3.wrappers.YAMLCompatResizeObservation": {"shape": 64}}},
+         "shape must be a height and a width"),
+    ],
+)  # fmt: skip
+def test_what_surrounds_it_wrongly_is_said_in_one_line(given, said):
+    with pytest.raises(UserError, match=said):
+        exchange.read("zoo", given)

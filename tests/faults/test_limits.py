@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+from busy import soon
 
 import isobatch
 from isobatch.errors import UserError
@@ -29,7 +30,7 @@ def limited(arguments, size):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=soon(120),
         check=False,
     )
 

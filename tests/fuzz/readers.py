@@ -133,6 +133,19 @@ FORMATS: dict[str, tuple[str, str]] = {
                         "activation": "elu"}},
         ),
     ),
+    "rl_games": (
+        ".yaml",
+        """params:
+  algo: {name: a2c_continuous}
+  network:
+    mlp: {units: [64, 32], activation: elu, initializer: {name: default}}
+    space: {continuous: {fixed_sigma: true, sigma_init: {name: const_initializer, val: 0}}}
+  config: {num_actors: 16, horizon_length: 32, minibatch_size: 128, mini_epochs: 4, gamma: 0.99,
+           tau: 0.95, learning_rate: 3e-4, lr_schedule: adaptive, kl_threshold: 0.008, e_clip: 0.2,
+           entropy_coef: 0.0, critic_coef: 2, clip_value: true, normalize_advantage: true,
+           normalize_input: true, reward_shaper: {scale_value: 0.1}, grad_norm: 1.0, max_epochs: 9}
+""",
+    ),
     "ppo-ewma": (
         ".json",
         json.dumps(

@@ -66,8 +66,8 @@ def test_it_answers_what_was_asked_first_and_writes(run, capsys):
         r"16x8 error \S+ \[\S+, \S+\] \S+ env steps/s",
         r"error of (4x32 / error of 16x8|16x8 / error of 4x32): \S+ \[",
         r"Smallest error of all shapes with 128 transitions: (undecided between )?\d+x\d+ \(\d+%",
-        r"; over 10 updates, (undecided between )?\d+x\d+ \(\d+%",
-        r"Smallest error x time on this machine: (undecided between )?\d+x\d+ \(\d+%",
+        r"; over one update, (undecided between )?\d+x\d+ \(\d+%",
+        r"Smallest error of one update x time on this machine: (undecided between )?\d+x\d+ \(\d+%",
         r"Record: ",
         r"Minibatch of 64 transitions: .*noise scale \S+ \[",
         r"Rollout of 128 transitions: .*noise scale \S+ \[",
@@ -184,6 +184,21 @@ def test_without_a_gradient_at_half_of_the_budget_it_probes_earlier(run, tmp_pat
     assert found.passed_over[0] in found.page()
     (there,) = isobatch.probe.run(path, shapes="4x8", batches=2, speed=False, at=0.5).findings
     assert there.has_collapsed, "what --at names is probed"
+
+
+def test_where_earlier_policies_have_no_gradient_either_it_probes_later(run, tmp_path):
+    path = tmp_path / "late"
+    shutil.copytree(run, path)
+    *before, last = sorted((path / "policies").glob("0*.safetensors"))
+    for each in before:
+        tensors, description = read_sealed(each)
+        collapse(tensors)
+        each.unlink()
+        write_sealed(each, tensors, description)
+    found = isobatch.probe.run(path, shapes=[Shape(4, 8)], batches=2, speed=False)
+    assert [each.policy.env_steps for each in found.findings] == [int(last.stem)]
+    assert len(found.passed_over) == 2
+    assert all(line.endswith("has collapsed: probed a later one") for line in found.passed_over)
 
 
 def test_parts_of_a_run_and_files_of_ones_own(run, tmp_path, capsys):
@@ -330,7 +345,7 @@ def test_a_gradient_too_noisy_to_measure_names_no_shape(findings):
     assert not noisy.has_advice
     lines = answer(noisy)
     assert lines[0].startswith("No gradient distinguishable from its noise, so no shape is named")
-    assert "or an earlier policy (--at)" in lines[1]
+    assert "an earlier one if the task is solved, a later one if" in lines[1]
     assert not any("Smallest error" in line or "error of" in line for line in lines)
     assert any("cannot see its errors" in line for line in details(noisy)), "GAE is decided"
     assert not any("against Monte-Carlo returns" in line for line in tables(noisy))
@@ -351,9 +366,9 @@ def test_a_shape_without_any_error_is_not_advised(findings):
 
 def test_a_shape_is_named_where_it_nearly_always_wins_and_else_those_it_may_be(findings):
     def line(*shares: float) -> str:
-        points = [replace(each, best_share=0.0) for each in findings.curve]
+        points = [replace(each, best_share_over_updates=0.0) for each in findings.curve]
         for k, share in enumerate(shares):
-            points[k] = replace(points[k], best_share=share)
+            points[k] = replace(points[k], best_share_over_updates=share)
         changed = replace(findings, curves=findings.curves | {"monte-carlo": points})
         return next(each for each in answer(changed) if each.startswith("Smallest error of all"))
 
@@ -369,8 +384,8 @@ def test_asked_shapes_come_first_and_are_told_apart_only_where_one_nearly_always
     findings, wins, said
 ):
     compared = findings.comparisons
-    update = replace(compared.update, wins=(1 - wins, wins))
-    lines = answer(replace(findings, comparisons=replace(compared, update=update)))
+    updates = replace(compared.updates, wins=(1 - wins, wins))
+    lines = answer(replace(findings, comparisons=replace(compared, updates=updates)))
     share = f"{wins:.0%}"
     expected = f"4x8 or 8x4: {said} the smaller error in {share} of bootstrap resamples"
     assert lines[0].startswith(expected)

@@ -84,7 +84,7 @@ def test_one_shape_is_compared_with_the_best_other_one():
     assert compare.to_compare([asked], points)[0] == asked
     (other,) = compare.to_compare([asked], points)[1:]
     rest = [each for each in points if each.shape != asked]
-    assert other == max(rest, key=lambda each: each.best_share).shape
+    assert other == max(rest, key=lambda each: each.best_share_over_updates).shape
     assert compare.to_compare(SHAPES, points) == SHAPES
 
 
@@ -142,14 +142,15 @@ def test_a_policy_has_collapsed_where_next_to_no_chance_is_left():
 
 
 def test_the_record_is_quoted_as_numbers():
-    if not RECORD:
-        assert "not yet tested against training" in said()
+    assert "not yet tested against training" in said([])
+    assert f"the best shape in 1 of {len(RECORD)} environments" in said()
     rows = [
-        Prediction("A-v1", "8x128", "8x128", Estimate(0.8, 0.5, 0.9), 5, 6),
-        Prediction("B-v1", "8x128", "64x16", Estimate(0.2, -0.3, 0.5), 3, 6),
+        Prediction("A-v1", "8x128", "8x128", Estimate(0.8, 0.5, 0.9), 5, 6, 2),
+        Prediction("B-v1", "8x128", "64x16", Estimate(0.2, -0.3, 0.5), 3, 6, 4),
     ]
     text = said(rows)
-    assert "right for 8 of 12 pairs of shapes (67%)" in text
+    assert "right for 8 of 12 pairs of shapes that training told apart" in text
+    assert "(always preferring longer rollouts: 6)" in text
     assert "the best shape in 1 of 2 environments" in text
     assert "mean rank correlation 0.50 [-1.00, 1.00]" in text
     assert "1 of 1 environment;" in said(rows[:1])

@@ -117,7 +117,10 @@ def test_the_verdict_comes_first_in_the_order_of_its_findings(page):
         assert 0 < words.index(first.sentence) < words.index(second.sentence)
     assert "Try: take smaller steps. --learning-rate 0.0005" in words
     assert "measured 0.0612 threshold 0.02 since 20,480 environment steps rule kl-high" in words
-    assert "Last evaluation: mean return 470.2 over 4 episodes at 61,440 environment" in words
+    assert (
+        "Last evaluation: mean return 470.2 over 4 episodes at 61,440 environment steps, with "
+        "sampled actions"
+    ) in words
     kinds = [each["class"] for tag, each in page.tags if tag == "article"]
     assert kinds == [f"card finding-{each.severity}" for each in FINDINGS]
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from busy import soon
 from chaos import check, torment
 
 import isobatch
@@ -208,7 +209,7 @@ def started_study(tmp_path, budget):
         [*command, "--out", str(tmp_path / "study"), "--quiet"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + soon(60)
     metrics = tmp_path / "study" / "runs"
     while not any(file.stat().st_size for file in metrics.rglob("metrics.jsonl")):
         assert time.monotonic() < deadline, "no run began"
@@ -222,7 +223,7 @@ def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path, number)
     crew = children(driver.pid)
     assert len(crew) == 2
     driver.send_signal(number)
-    output, _ = driver.communicate(timeout=60)
+    output, _ = driver.communicate(timeout=soon(60))
     assert driver.returncode == 130
     assert "resume with the same command" in output
     assert not any(alive(pid) for pid in crew)
@@ -235,7 +236,7 @@ def test_workers_end_with_their_driver(tmp_path):
     assert len(crew) == 2
     driver.kill()
     driver.communicate()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + soon(30)
     while any(alive(pid) for pid in crew) and time.monotonic() < deadline:
         time.sleep(0.2)
     left = [pid for pid in crew if alive(pid)]

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from busy import soon
 
 from isobatch.errors import UserError
 from isobatch.run.store import read_metrics
@@ -148,7 +149,7 @@ def test_no_worker_outlives_its_driver(tmp_path, delay):
     time.sleep(delay)
     driver.kill()
     driver.join()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + soon(5)
     while _running(worker) and time.monotonic() < deadline:
         time.sleep(0.02)
     outlived = _running(worker)
@@ -159,7 +160,7 @@ def test_no_worker_outlives_its_driver(tmp_path, delay):
 
 def test_a_worker_whose_driver_is_dead_already_does_nothing(queue):
     command = [sys.executable, "-m", "isobatch.study.child", "1", str(queue.root)]
-    assert subprocess.run(command, timeout=60).returncode == 0
+    assert subprocess.run(command, timeout=soon(60)).returncode == 0
     assert set(queue.states().values()) == {"free"}
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from busy import soon
 from fakes import finish_study
 
 import isobatch
@@ -122,7 +123,7 @@ def _in_a_process(words, **settings):
         [sys.executable, "-m", "isobatch", *map(str, words)],
         capture_output=True,
         env=os.environ | settings,
-        timeout=120,
+        timeout=soon(120),
     )
 
 
@@ -136,5 +137,5 @@ def test_a_terminal_of_ascii_gets_ascii(study, command):
 
 def test_a_reader_that_leaves_early_is_no_error():
     shell = f"{sys.executable} -m isobatch study --list | head -c 1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, timeout=120)
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, timeout=soon(120))
     assert (done.returncode, done.stderr) == (0, b"")

@@ -6,11 +6,11 @@ import pytest
 from fakes import finish_study
 
 from isobatch.errors import UserError
+from isobatch.scores import constants
 from isobatch.study.design import Cell, from_toml
 from isobatch.study.queue import Queue
 from isobatch.study.records import Result, sha256
 from isobatch.study.results import Results
-from isobatch.study.scores import constants
 
 STUDY = from_toml(
     """

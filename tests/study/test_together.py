@@ -10,6 +10,7 @@ import time
 import gymnasium
 import pytest
 import torch
+from busy import soon
 from chaos import check
 
 import isobatch
@@ -188,7 +189,7 @@ def started(queue):
     process = subprocess.Popen(
         [sys.executable, "-m", "isobatch.study.child", str(os.getpid()), str(queue.root), "1"]
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + soon(60)
     files = [queue.run_path(cell) / "metrics.jsonl" for cell in queue.study.cells[:COHORT]]
     while not all(file.exists() and file.stat().st_size for file in files):
         assert time.monotonic() < deadline, "no cohort began"
@@ -214,6 +215,6 @@ def test_a_worker_that_is_asked_to_stop_lets_go_of_all_its_cells(tmp_path):
     queue = queue_of(tmp_path / "study", LONG.replace("6_000", "10_000_000"))
     process = started(queue)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(soon(30)) == 0
     assert set(queue.states().values()) == {"free"}
     assert not any(queue.attempts(cell) for cell in queue.study.cells)

@@ -13,10 +13,10 @@ from isobatch.errors import UserError
 from isobatch.pages.figures import Figure, rounded
 from isobatch.pages.page import fill, number
 from isobatch.run.store import safe_name
+from isobatch.scores import not_normalised
 from isobatch.study.design import Cell, Study
 from isobatch.study.report import figures, reproduce, summary
 from isobatch.study.results import Record, Results
-from isobatch.study.scores import not_normalised
 from isobatch.study.stats import Floats
 from isobatch.study.verdict import LEVEL, Verdict, describe, verdicts
 

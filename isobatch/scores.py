@@ -65,7 +65,7 @@ def not_normalised(envs: Sequence[str]) -> str:
 @cache
 def table() -> dict[str, Scale]:
     """Return the scales that come with Isobatch, by environment."""
-    text = (resources.files("isobatch.study") / "scores.csv").read_text("utf-8")
+    text = (resources.files("isobatch") / "scores.csv").read_text("utf-8")
     return {
         row["environment"]: Scale(
             float(row["random"]),

@@ -6,13 +6,11 @@ import gymnasium
 import pytest
 
 from isobatch.envs.pool import pool_registry
+from isobatch.scores import constants, not_normalised, table
 from isobatch.study.design import load, preset_names
-from isobatch.study.scores import constants, not_normalised, table
 
-PUBLISHED = Path(__file__).parents[1] / "golden" / "procgen_hard_published.csv"
-ROWS = list(
-    csv.DictReader((resources.files("isobatch.study") / "scores.csv").read_text().splitlines())
-)
+PUBLISHED = Path(__file__).parent / "golden" / "procgen_hard_published.csv"
+ROWS = list(csv.DictReader((resources.files("isobatch") / "scores.csv").read_text().splitlines()))
 THRESHOLD = "Gymnasium's reward threshold"
 
 
