@@ -110,6 +110,8 @@ def carried(
                 f"{source} does not fit {env}: {theirs} is {_shape(value)} in the file and "
                 f"{_shape(own)} for the spaces of {env}"
             )
+        if not value.isfinite().all():
+            raise UserError(f"{source}: {theirs} has numbers that are not finite")
         found[name] = value.to(own.dtype)
         used.add(theirs)
     left = [name for name in weights if name not in used and not name.startswith(tuple(spare))]

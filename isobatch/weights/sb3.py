@@ -91,7 +91,8 @@ def arguments(
     algo = sb3_zip.algorithm(data)
     image = any(name.startswith("features_extractor.cnn.") for name in weights)
     space = sb3_zip.attributes(data.get("observation_space"))
-    if not image and space.get("dtype") == "uint8" and len(space.get("_shape") or ()) == 3:
+    shape = space.get("_shape")
+    if not image and space.get("dtype") == "uint8" and isinstance(shape, list) and len(shape) == 3:
         raise UserError(f"{source} flattens images and divides them by 255; Isobatch does not")
     given: dict[str, Any] = {"algo": algo, "policy": "CnnPolicy" if image else "MlpPolicy"}
     given |= {
@@ -135,8 +136,8 @@ def _networks(
     if image and kwargs.pop("normalize_images", True) is not True:
         raise UserError(f"{source} takes images undivided (normalize_images=False)")
     for name, usual in SDE.items():
-        if kwargs.pop(name, usual) != usual:
-            raise UserError(f"{source} has gSDE with {name}={not usual}, which Isobatch has not")
+        if (found := kwargs.pop(name, usual)) != usual:
+            raise UserError(f"{source} has gSDE with {name}={shown(found)}; Isobatch has {usual}")
     activation = sb3_zip.class_name(kwargs.get("activation_fn", "Tanh"))
     if activation not in ACTIVATIONS:
         raise UserError(
@@ -153,8 +154,9 @@ def _networks(
     if sb3_zip.class_name(kwargs.get("optimizer_class", "")) != "RMSprop":
         return {"policy_kwargs": kwargs, "use_rms_prop": False}
     del kwargs["optimizer_class"]
-    options = kwargs.pop("optimizer_kwargs", None) or {}
-    return {"policy_kwargs": kwargs, "rms_prop_eps": options.get("eps", 1e-8)}
+    options = kwargs.pop("optimizer_kwargs", None)
+    eps = options.get("eps", 1e-8) if isinstance(options, dict) else 1e-8
+    return {"policy_kwargs": kwargs, "rms_prop_eps": eps}
 
 
 def _normalizer(path: Path, data: dict[str, Any], given: str | Path | None) -> Path | None:
@@ -204,8 +206,11 @@ def _layers(weights: Mapping[str, Tensor]) -> Layers:
 def _optimizer(archive: Archive, recipe: Recipe, notes: list[str]) -> OptimizerState | None:
     """Return what the optimiser remembers of each parameter, None where that cannot be told."""
     kept = REMEMBERED.get(recipe.optimizer.optimizer)
+    found = archive.optimizer if isinstance(archive.optimizer, dict) else {}
+    if found.get("state") == {}:
+        return None  # It has taken no step.
     try:
-        state, groups = archive.optimizer["state"], archive.optimizer["param_groups"]
+        state, groups = found["state"], found["param_groups"]
         # PyTorch counts parameters in the order in which a module names them, each once.
         aliases = SB3_ALIASES if recipe.model.architecture == "shared" else SB3_ALIASES[:1]
         names = [name for name in archive.weights if not name.startswith(aliases)]
@@ -225,9 +230,8 @@ def _optimizer(archive: Archive, recipe: Recipe, notes: list[str]) -> OptimizerS
                 if value.shape != archive.weights[name].shape:
                     raise ValueError
         return OptimizerState(parts, counts.pop())
-    except (LookupError, TypeError, ValueError):
-        if archive.optimizer is None or archive.optimizer.get("state"):
-            notes.append("the optimiser's averages could not be matched to weights: begun anew")
+    except (LookupError, TypeError, ValueError, RuntimeError):
+        notes.append("the optimiser's averages could not be matched to weights: begun anew")
         return None
 
 
@@ -235,9 +239,9 @@ def _last_rate(optimizer: Any) -> float | None:
     """Return the step size of the last update, None where there was none, or it was 0."""
     try:
         rate = float(optimizer["param_groups"][0]["lr"])
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, RuntimeError):
         return None
-    return rate if rate > 0 else None
+    return rate if 0 < rate < math.inf else None
 
 
 def _steps(data: dict[str, Any], name: str) -> int:

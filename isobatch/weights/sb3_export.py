@@ -6,18 +6,14 @@ import io
 import math
 import pickle
 import warnings
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from isobatch import exchange, files
-from isobatch.envs.spaces import ActionLayout, Leaf, ObservationLayout
 from isobatch.errors import UserError, one_line
 from isobatch.exchange.networks import ACTIVATIONS
 from isobatch.exchange.values import options
@@ -29,6 +25,7 @@ from isobatch.run.reading import read_checkpoint, read_numbers
 from isobatch.update.optimize import FlatParameters
 from isobatch.weights.names import SB3, SB3_ALIASES, names, widths
 from isobatch.weights.sb3 import BESIDE, REMEMBERED
+from isobatch.weights.sb3_spaces import SpacesOnly, refuse, spaces_of
 
 MISSING = "stable_baselines3 is not installed: pip install stable-baselines3"
 CARRIED = (
@@ -36,8 +33,6 @@ CARRIED = (
     "observation_clip", "normalize_epsilon",
 )  # fmt: skip
 """Fields that SB3's settings cannot say, and VecNormalize's file does."""
-FARTHEST = float(np.finfo(np.float32).max)
-"""SB3 wants actions bounded."""
 
 
 class Exported(NamedTuple):
@@ -50,17 +45,6 @@ class Exported(NamedTuple):
     """VecNormalize's file, None where nothing is normalised."""
     missing: list[str]
     """A line for each thing that SB3 cannot say."""
-
-
-class _Spaces(gymnasium.Env):
-    """An environment that has spaces and nothing else."""
-
-    def __init__(self, observations: spaces.Space, actions: spaces.Space) -> None:
-        self.observation_space, self.action_space = observations, actions
-
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """SB3 looks at the spaces alone."""
-        return self.observation_space.sample(), {}
 
 
 def to_sb3(run: str | Path, out: str | Path | None = None, *, best: bool = False) -> Exported:
@@ -84,8 +68,8 @@ def to_sb3(run: str | Path, out: str | Path | None = None, *, best: bool = False
     for path in [out, beside] if is_normalized else [out]:
         if path.exists():
             raise UserError(f"{path} exists: choose another --out")
-    _refuse(loaded)
-    observed, acted = _spaces(loaded)
+    refuse(loaded)
+    observed, acted = spaces_of(loaded)
     recipe = _settings_of(loaded)
     written = exchange.write("sb3", recipe)
     missing = [line for line in written.missing if line.partition(" ")[0] not in CARRIED]
@@ -96,7 +80,7 @@ def to_sb3(run: str | Path, out: str | Path | None = None, *, best: bool = False
         except (AssertionError, TypeError, ValueError, NotImplementedError) as error:
             raise UserError(f"Stable-Baselines3 cannot hold {run}: {one_line(error)}") from None
         made.policy.load_state_dict(_weights(model))
-        missing += _optimizer(made.policy, model, run, loaded)
+        missing += _optimizer(made.policy, model, run, loaded) + _unshared(loaded, model)
         content = io.BytesIO()
         made.save(content)
         statistics = _normalizer(loaded, observed, acted) if is_normalized else None
@@ -105,39 +89,20 @@ def to_sb3(run: str | Path, out: str | Path | None = None, *, best: bool = False
     files.save(out, content.getvalue())
     if statistics is not None:
         files.save(beside, pickle.dumps(statistics))
-    if model.architecture == "detach" or (model.critic_encoder is None and not _image(loaded)):
-        missing.append(
-            f"architecture {model.architecture}: SB3 trains policy and value apart from here on"
-            if not _image(loaded)
-            else "architecture detach: SB3 lets the value train the encoder"
-        )
     return Exported(out, type(made).__name__, beside if statistics is not None else None, missing)
+
+
+def _unshared(policy: Policy, model: ActorCritic) -> list[str]:
+    """Return a line where SB3 shares layers otherwise than the run did."""
+    if not _image(policy) and model.critic_encoder is None:
+        return [f"architecture {model.architecture}: SB3 trains policy and value apart from now on"]
+    if model.architecture == "detach":
+        return ["architecture detach: SB3 lets the value's loss train the encoder too"]
+    return []
 
 
 def _image(policy: Policy) -> bool:
     return policy.observation_layout.image is not None
-
-
-def _refuse(policy: Policy) -> None:
-    """Refuse networks and spaces that SB3's own classes have not."""
-    model, layout, actions = policy.recipe.model, policy.observation_layout, policy.action_layout
-    leaves = layout.leaves
-    kinds = {leaf.kind for leaf in leaves}
-    why = {
-        "layer_norm": model.layer_norm,
-        f"encoder {model.encoder}": model.encoder not in ("auto", "mlp", "nature"),
-        "images beside other observations": "image" in kinds and len(leaves) > 1,
-        "images of two axes or of floats": "image" in kinds
-        and (any(len(leaf.shape) != 3 for leaf in leaves) or layout.image_dtype != "uint8"),
-        "observations in dicts of dicts": any(len(leaf.path) > 1 for leaf in leaves),
-        "observations that do not begin at 0": any(any(leaf.start) for leaf in leaves),
-        "actions that do not begin at 0": any(actions.start),
-        "normalised observations of kinds other than Box": "onehot" in kinds
-        and policy.recipe.normalize.normalize_observations,
-    }
-    for what, is_so in why.items():
-        if is_so:
-            raise UserError(f"Stable-Baselines3 has no counterpart of {what}")
 
 
 def _settings_of(policy: Policy) -> Recipe:
@@ -167,7 +132,7 @@ def _made(
     kwargs = options(settings.pop("policy_kwargs", None) or {}) | _networks(policy, model)
     settings = {name: _scheduled(value) for name, value in settings.items()}
     # Two environments: room for a rollout of more than one row, which PPO insists on.
-    env = DummyVecEnv([lambda: _Spaces(observed, acted)] * 2)
+    env = DummyVecEnv([lambda: SpacesOnly(observed, acted)] * 2)
     kind = "CnnPolicy" if _image(policy) else "MlpPolicy"
     if isinstance(observed, spaces.Dict):
         kind = "MultiInputPolicy"
@@ -246,56 +211,13 @@ def _optimizer(theirs: nn.Module, model: ActorCritic, run: Path, policy: Policy)
     return []
 
 
-def _spaces(policy: Policy) -> tuple[spaces.Space, spaces.Space]:
-    """Return the environment's own spaces as Gymnasium has them, else the layouts' spaces.
-
-    SB3 compares them with those of an environment that it goes on with.
-    """
-    layouts = policy.observation_layout, policy.action_layout
-    name = policy.recipe.env.removeprefix("gymnasium:")
-    with suppress(Exception):  # Not installed, not registered, or made by a module of the user's.
-        if ":" not in name:
-            env = gymnasium.make(name, disable_env_checker=True)
-            found = env.observation_space, env.action_space
-            env.close()
-            if (ObservationLayout.of(found[0], name), ActionLayout.of(found[1], name)) == layouts:
-                return found
-    leaves = policy.observation_layout.leaves
-    if len(leaves) == 1 and not leaves[0].path:
-        return _space(leaves[0], layouts[0]), _actions(layouts[1])
-    by_key = {leaf.path[0]: _space(leaf, layouts[0]) for leaf in leaves}
-    return spaces.Dict(by_key), _actions(layouts[1])
-
-
-def _space(leaf: Leaf, layout: ObservationLayout) -> spaces.Space:
-    if leaf.kind == "image":
-        return spaces.Box(0, 255, leaf.shape, np.uint8)
-    if leaf.kind == "onehot":
-        return spaces.MultiDiscrete(list(leaf.counts)) if leaf.shape else spaces.Discrete(leaf.size)
-    return spaces.Box(-np.inf, np.inf, leaf.shape, np.float32)
-
-
-def _actions(layout: ActionLayout) -> spaces.Space:
-    if layout.kind == "gaussian":
-        bounds = np.clip(np.array([layout.low, layout.high]), -FARTHEST, FARTHEST)
-        low, high = (each.astype(np.float32).reshape(layout.shape) for each in bounds)
-        return spaces.Box(low, high, layout.shape, np.float32)
-    if layout.kind == "binary":
-        return spaces.MultiBinary(layout.shape)
-    return (
-        spaces.MultiDiscrete(list(layout.counts))
-        if layout.shape
-        else spaces.Discrete(layout.counts[0])
-    )
-
-
 def _normalizer(policy: Policy, observed: spaces.Space, acted: spaces.Space) -> Any:
     """Return SB3's VecNormalize with the run's statistics."""
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
     settings, moments = policy.recipe.normalize, policy.normalizer.moments
     made = VecNormalize(
-        DummyVecEnv([lambda: _Spaces(observed, acted)]),
+        DummyVecEnv([lambda: SpacesOnly(observed, acted)]),
         norm_obs=moments is not None,
         norm_reward=settings.normalize_rewards,
         clip_obs=settings.observation_clip or math.inf,

@@ -6,6 +6,7 @@ import json
 import pickle
 import struct
 import zipfile
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ import torch
 from sb3_models import SMALL, Saved
 from stable_baselines3 import PPO, SAC
 
-from isobatch import UserError, weights
-from isobatch.weights import inert, normalizer, torch_file
+from isobatch import UserError, exchange, weights
+from isobatch.weights import inert, normalizer, sb3_zip, torch_file
+from isobatch.weights.sb3 import _optimizer, arguments
 
 
 class Payload:
@@ -190,6 +192,29 @@ def test_damaged_and_foreign_zips(sb3, zipped, tmp_path):
     ):
         assert said in refused(weights.from_sb3, zipped(**changed), made.env, run)
     assert not run.exists()
+
+
+ODD = [None, "x", "", [], [1], {}, {":serialized:": 1}, {"a": {}}, -1, 0, 1e999, 1 << 62, True]
+
+
+def test_settings_of_any_kind_are_read_or_refused(sb3):
+    for kind in ("discrete", "a2c"):
+        archive = sb3_zip.read(sb3(kind).path.read_bytes(), "x")
+        entries = {"policy_kwargs": ["optimizer_kwargs", "activation_fn", "use_expln"]}
+        for name in archive.data:
+            for value in ODD:
+                changed = [value, *({each: value} for each in entries.get(name, []))]
+                for each in changed:
+                    odd = archive._replace(data=archive.data | {name: each})
+                    with suppress(UserError):
+                        sb3_zip.refuse_others(odd.data, "x")
+                        given, notes = arguments(odd, "x", {})
+                        recipe = exchange.read("sb3", given, "CartPole-v1").recipe
+                        _optimizer(odd, recipe, notes)
+    for value in (*ODD, {"state": 3}, {"state": {0: 3}, "param_groups": [{"params": [0]}]}):
+        notes = []
+        assert _optimizer(archive._replace(optimizer=value), recipe, notes) is None
+        assert len(notes) == 1
 
 
 def test_a_bomb_is_not_unpacked(sb3, zipped, tmp_path, monkeypatch):
