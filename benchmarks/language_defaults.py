@@ -25,6 +25,11 @@ TRL = {
     "rloo": ("RLOOConfig", "trl/trainer/rloo_config.py"),
     "ppo": ("PPOConfig", "trl/experimental/ppo/ppo_config.py"),
 }
+BESIDE = {
+    "ModelConfig": "trl/trainer/model_config.py",
+    "ScriptArguments": "trl/scripts/utils.py",
+}
+"""What TRL's scripts take beside a trainer's settings."""
 
 
 class Source:
@@ -141,8 +146,10 @@ def main(words: list[str]) -> None:
         keys["verl"] |= flat(tree)
     training = sources["transformers"].text("src/transformers/training_args.py")
     base = trl.text("trl/trainer/base_config.py")
+    beside = classes(*map(trl.text, BESIDE.values()))
+    scripts = {key: value for name in BESIDE for key, value in fields(name, beside).items()}
     for name, (config, path) in TRL.items():
-        keys[f"trl {name}"] = fields(config, classes(training, base, trl.text(path)))
+        keys[f"trl {name}"] = scripts | fields(config, classes(training, base, trl.text(path)))
     keys["openrlhf"] = arguments(openrlhf.text("openrlhf/cli/train_ppo_ray.py"))
     keys["areal"] = fields("PPOConfig", classes(areal.text("areal/api/cli_args.py")))
     content = {

@@ -61,9 +61,9 @@ def rescale(
     """Return what to change for another batch; it prints like `isobatch rescale`.
 
     `source` is a recipe, a run, the path of either, or an environment id for its preset (`algo`
-    chooses the algorithm). With `library` (sb3, zoo, cleanrl, rsl_rl, ppo-ewma) it is a dictionary
-    of that library's settings, and the answer uses its names; `env` then names the environment.
-    `to` is the library to write settings for. The other arguments are those of
+    chooses the algorithm). With `library` (sb3, zoo, cleanrl, rsl_rl, rl_games, ppo-ewma) it is a
+    dictionary of that library's settings, and the answer uses its names; `env` then names the
+    environment. `to` is the library to write settings for. The other arguments are those of
     `isobatch.scaling.rescale`, except that with `n_envs` alone the recommended option is used.
     """
     found = _find(source, algo, library, env)

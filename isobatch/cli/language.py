@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 
 from isobatch import language
@@ -33,7 +34,9 @@ def rescale(arguments: list[str]) -> int:
             "isobatch rescale --from ... FILE|KEY=VALUE ... --after FILE|KEY=VALUE ...",
         ),
     )
-    parser.add_argument("--from", dest="library", choices=language.LIBRARIES, required=True)
+    parser.add_argument(
+        "--from", dest="format", choices=language.LIBRARIES, required=True, help="the library"
+    )
     parser.add_argument(
         "--devices", type=whole_between(1, LARGEST - 1), metavar="N", help="devices that train"
     )
@@ -48,31 +51,25 @@ def rescale(arguments: list[str]) -> int:
     parser.add_argument(
         "--verbose", action="store_true", help="add the rule and reason of each change, and details"
     )
-    before, after = _parted(arguments)
-    parsed, words = parser.parse_known_args(before)
-    given = language.parse(words)
+    parser.add_argument(
+        "--after",
+        nargs=argparse.REMAINDER,
+        default=[],
+        metavar="...",
+        help="last: settings of the new batch, or a file with all settings",
+    )
+    parsed, words = parser.parse_known_args(arguments)
     if not words:
-        raise UserError(
-            f"which settings? isobatch rescale --from {parsed.library} FILE --devices N"
-        )
+        raise UserError(f"which settings? isobatch rescale --from {parsed.format} FILE --devices N")
     resized = language.rescale(
-        parsed.library,
-        given,
+        parsed.format,
+        language.parse(words),
         devices=parsed.devices,
-        after=language.parse(after),
-        whole=any(word.endswith(FILES) for word in after),
+        after=language.parse(parsed.after),
+        whole=any(word.endswith(FILES) for word in parsed.after),
         keep=parsed.keep,
         betas=parsed.betas,
         grad_norm=parsed.grad_norm,
     )
     say(resized.text(parsed.verbose))
     return 0
-
-
-def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words before `--after` and those it takes: all that follow."""
-    words = list(arguments)
-    if "--after" not in words:
-        return words, []
-    place = words.index("--after")
-    return words[:place], words[place + 1 :]

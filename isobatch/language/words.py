@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ FILES = (".yaml", ".yml", ".json", ".sh")
 PAIR = re.compile(r"[+]{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)
 VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[@\])?(?::-([^}]*))?\})")
 ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(?!\()(.*)", re.S)
+ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)(?!\))")
 ARRAY = re.compile(r"^\s*([A-Za-z_]\w*)=\((.*?)^\s*\)", re.M | re.S)
 LAUNCHERS = ("accelerate", "torchrun", "torch.distributed.run", "deepspeed")
 LAUNCHED = ("num_processes",)
@@ -122,8 +124,8 @@ def _begins(word: str, lenient: bool) -> bool:
 def _lines(text: str) -> Iterator[list[str]]:
     """Return the words of a script's commands, variables that it sets filled in."""
     whole = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
-    # Arithmetic is not done; without its blanks it is one word, which no number is read from.
-    whole = re.sub(r"\$\(\(.*?\)\)", lambda each: each[0].replace(" ", ""), whole)
+    whole = re.sub(r'"(\$\{\w+\[@\]\})"', r"\1", whole)  # An array is its words, in quotes too.
+    whole = ARITHMETIC.sub(lambda each: each[0].replace(" ", ""), whole)
     known = {name: " ".join(body.split()) for name, body in ARRAY.findall(whole)}
     whole = ARRAY.sub("", whole).replace("\\\n", " ")
     for line in whole.split("\n"):
@@ -146,7 +148,16 @@ def _filled(text: str, known: dict[str, str]) -> str:
 
     for _ in range(3):  # Of arrays, whose words have variables.
         text = VARIABLE.sub(value, text)
-    return text
+    return ARITHMETIC.sub(lambda match: _product(match, known), text)
+
+
+def _product(match: re.Match[str], known: dict[str, str]) -> str:
+    """Return the value of $((a * b)); other arithmetic is left as it is."""
+    terms = [term.strip("$ ") for term in match[1].split("*")]
+    values = [known.get(term, term) for term in terms]
+    if not all(re.fullmatch(r"\d{1,9}", each) for each in values):
+        return match[0]
+    return str(math.prod(map(int, values)))
 
 
 def _split(line: str) -> list[str]:

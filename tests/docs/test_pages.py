@@ -12,7 +12,7 @@ import pytest
 from doc_blocks import DOCS, OF_OTHERS, PAGES, ROOT, SHELLS, all_blocks, blocks, commands
 
 import isobatch
-from isobatch import cli, exchange
+from isobatch import cli, exchange, language
 from isobatch.cli.flags import Parser
 from isobatch.errors import UserError
 from isobatch.recipe import Recipe
@@ -37,6 +37,8 @@ FOREIGN = {"--key", "--logdir", "--num-envs"}
 
 ELSEWHERE = (".zip", ".cleanrl_model")
 """Files that others than `exchange` read."""
+LANGUAGE = ["rescale", "--from", "verl"]
+"""A command with flags of its own."""
 
 
 class Parsed(Exception):
@@ -56,9 +58,12 @@ def parse(monkeypatch, tmp_path):
         raise Parsed
 
     def parse_known_args(parser, words):
-        """Of import and rescale, which leave another library's settings to `exchange`."""
+        """Of import and rescale, which leave others' settings to `exchange` or `language`."""
         parsed, rest = read(parser, words)
-        if parsed.format is None:
+        if parsed.format in language.LIBRARIES:
+            found = language.find(parsed.format)
+            found.read(found.settings(language.parse(rest)))
+        elif parsed.format is None:
             assert [word.startswith("-") for word in rest] == [False]
         elif not any(word.endswith(ELSEWHERE) for word in rest):
             said = exchange.parse_words(parsed.format, rest)
@@ -149,9 +154,9 @@ def _all_flags(cache=[]):  # noqa: B006
 
         argparse.ArgumentParser.parse_known_args = keep
         try:
-            for command in cli.COMMANDS:
+            for words in (*([command, "CartPole-v1"] for command in cli.COMMANDS), LANGUAGE):
                 with pytest.raises(Parsed):
-                    cli._dispatch([command, "CartPole-v1"])
+                    cli._dispatch(words)
         finally:
             argparse.ArgumentParser.parse_known_args = original
         for parser in seen:
