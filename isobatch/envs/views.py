@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,7 +19,7 @@ MISSION_CODES = "abcdefghijklmnopqrstuvwxyz ,"
 """The characters that MiniGrid's FlatObsWrapper knows, in its order."""
 
 
-class View:
+class View(ABC):
     """A batch of environments, with other observations than it gives."""
 
     def __init__(self, env: BatchedEnv, layout: ObservationLayout) -> None:
@@ -54,13 +55,13 @@ class View:
         """Close the environments."""
         self.env.close()
 
+    @abstractmethod
     def first(self, observation: Observation) -> Observation:
         """Return the first observation of all as it is seen."""
-        raise NotImplementedError
 
+    @abstractmethod
     def seen(self, step: Step) -> Step:
         """Return a step with its observations as they are seen."""
-        raise NotImplementedError
 
 
 def bare(env: BatchedEnv) -> BatchedEnv:
