@@ -30,7 +30,7 @@ from isobatch.weights.sb3_spaces import SpacesOnly, refuse, spaces_of
 MISSING = "stable_baselines3 is not installed: pip install stable-baselines3"
 CARRIED = (
     "normalize_observations", "normalize_rewards", "reward_gamma", "reward_clip",
-    "observation_clip", "normalize_epsilon",
+    "observation_clip", "normalize_epsilon", "update_statistics",
 )  # fmt: skip
 """Fields that SB3's settings cannot say, and VecNormalize's file does."""
 
@@ -73,6 +73,8 @@ def to_sb3(run: str | Path, out: str | Path | None = None, *, best: bool = False
     recipe = _settings_of(loaded)
     written = exchange.write("sb3", recipe)
     missing = [line for line in written.missing if line.partition(" ")[0] not in CARRIED]
+    if is_normalized and normalizes.update_statistics != "step":
+        missing.append("update_statistics rollout: SB3's VecNormalize updates them at every step")
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")  # On batches, devices and what environments should be.
         try:
