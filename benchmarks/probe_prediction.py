@@ -87,7 +87,9 @@ def predict(study: Path, out: Path) -> None:
 
 
 def _runs(study: Path) -> Iterator[tuple[str, Path]]:
-    for record in Results.load(study).having("done"):
+    """Every environment's first seed, then the next: what is written is whole at any time."""
+    records = Results.load(study).having("done")
+    for record in sorted(records, key=lambda each: each.cell.seed):
         yield record.cell.env, record.path
 
 

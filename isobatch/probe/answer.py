@@ -54,12 +54,17 @@ def warnings(findings: Findings) -> list[str]:
     """Return what the answer should not be read without; the page and the terminal say the same."""
     lines = list(findings.cautions)
     returns = findings.returns
-    if returns is None:
-        lines.append(
-            "errors are against GAE, which shares the value function: the value function's own "
-            "errors are not seen"
+    if findings.reference == "gae":
+        why = (
+            ""
+            if returns is None
+            else ("against Monte-Carlo returns no gradient is distinguishable from its noise: ")
         )
-    elif returns.value_weight > MUCH_WEIGHT:
+        lines.append(
+            f"{why}errors are against GAE, which shares the value function and does not see its "
+            "errors"
+        )
+    elif returns is not None and returns.value_weight > MUCH_WEIGHT:
         lines.append(
             f"Monte-Carlo returns leave {returns.value_weight:.0%} of their weight to the value "
             "function: its errors are seen in part only"

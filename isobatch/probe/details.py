@@ -47,14 +47,14 @@ def _references(findings: Findings, returns: Returns) -> list[str]:
     """Say what the other reference has it, and so what the value function costs."""
     lines = []
     decided = findings.is_decided("gae")
-    if decided:
+    if decided and findings.reference != "gae":
         best = findings.best(reference="gae")
         lines.append(
             "against GAE, which shares the recipe's value function and cannot see its errors: "
             f"{best.name} has the smallest error in {best.best_share:.0%} of bootstrap resamples, "
             f"{significant(best.error.value)} |G|^2"
         )
-    if decided and findings.has_advice:
+    if decided and findings.is_decided("monte-carlo"):
         lines.append(_biases(findings))
     return [*lines, _wholeness(returns)]
 

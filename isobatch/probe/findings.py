@@ -59,7 +59,7 @@ class Findings:
 
     @property
     def reference(self) -> Kind:
-        """What advice rests on: whole returns, where there are any."""
+        """What advice rests on: whole returns, where they tell a gradient from noise, else GAE."""
         return next(iter(self.curves))
 
     @property

@@ -85,19 +85,28 @@ def investigate(
         timed = question.speed and make_env is None and reason is None
         progress("timing shapes" if timed else "comparing shapes", 0, 0)
         seconds = cache(_iteration_seconds(recipe, images)) if timed else None
+        references = by_use(held, biases[0])
         curves: dict[Kind, list[curve.Point]] = {
-            each.kind: curve.curve(each, plan.samples, seconds)
-            for each in (held, biases[0])
-            if each is not None
+            each.kind: curve.curve(each, plan.samples, seconds) for each in references
         }
-        advising = held or biases[0]
-        shapes = to_compare(plan.shapes, curves[advising.kind])
-        compared = compare(advising, shapes)
+        shapes = to_compare(plan.shapes, curves[references[0].kind])
+        compared = compare(references[0], shapes)
     return Findings(
         policy, question, plan.own, plan.samples, experience, found,
         time.perf_counter() - began, decomposed, biases, returns, held, curves, compared, spread,
         reason, cautions,
     )  # fmt: skip
+
+
+def by_use(returns: curve.Bias | None, gae: curve.Bias) -> list[curve.Bias]:
+    """Return the references, the one to advise by first.
+
+    Monte-Carlo returns, whose gradient is noisier; GAE where only its gradient is distinguishable
+    from noise. GAE does not see the value function's errors, which shapes mostly have in common.
+    """
+    if returns is None:
+        return [gae]
+    return [gae, returns] if gae.is_decided and not returns.is_decided else [returns, gae]
 
 
 def untimed(recipe: Recipe) -> str | None:

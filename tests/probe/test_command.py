@@ -19,11 +19,17 @@ from isobatch.estimate import Estimate
 from isobatch.noise.clusters import Clusters
 from isobatch.probe import Probe, Question, investigate, plan
 from isobatch.probe.answer import answer, warnings
+from isobatch.probe.compare import compare
 from isobatch.probe.details import details
+from isobatch.probe.laboratory import by_use
 from isobatch.probe.page import render
 from isobatch.probe.record import record
 from isobatch.probe.tables import tables
 from isobatch.run.sealed import read_sealed, write_sealed
+
+_DRAWS = torch.randn(64, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+NOISE = Clusters(torch.ones(64).double(), _DRAWS @ _DRAWS.T, _DRAWS.square().sum(1))
+"""A reference without a gradient."""
 
 
 @pytest.fixture(scope="module")
@@ -242,8 +248,8 @@ def test_a_q_network_has_the_gradient_of_its_values(tmp_path, capsys):
     assert "--loss value" in line
     assert main(["probe", str(path), "--loss", "value", "--no-speed"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "the value function's own errors are not seen" in printed
-    assert "own errors are not seen" in (path / "probe.html").read_text()
+    assert "errors are against GAE, which shares the value function and does not see" in printed
+    assert "does not see its errors" in (path / "probe.html").read_text()
     (point,) = json.loads((path / "probe.json").read_text())["points"]
     assert [each["reference"] for each in point["curves"]] == ["gae"], "its targets are greedy"
     assert point["returns"] is None
@@ -339,9 +345,7 @@ def test_what_is_measured_does_not_depend_on_when(run):
 def test_a_gradient_too_noisy_to_measure_names_no_shape(findings):
     assert findings.against_returns is not None
     assert findings.has_advice
-    noise = torch.randn(64, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    lost = Clusters(torch.ones(64).double(), noise @ noise.T, noise.square().sum(1))
-    noisy = replace(findings, against_returns=replace(findings.against_returns, reference=lost))
+    noisy = replace(findings, against_returns=replace(findings.against_returns, reference=NOISE))
     assert not noisy.has_advice
     lines = answer(noisy)
     assert lines[0].startswith("No gradient distinguishable from its noise, so no shape is named")
@@ -355,6 +359,30 @@ def test_a_gradient_too_noisy_to_measure_names_no_shape(findings):
         (False, True), (True, False),
     ]  # fmt: skip
     assert "no shape is named" in render(record([noisy]))
+
+
+def test_gae_answers_where_monte_carlo_returns_tell_nothing(findings):
+    held, gae = findings.against_returns, findings.biases[0]
+    assert by_use(held, gae) == [held, gae]
+    lost = replace(held, reference=NOISE)
+    assert by_use(lost, gae) == [gae, lost]
+    assert by_use(lost, replace(gae, reference=NOISE))[0] is lost, "neither tells"
+    by_gae = replace(
+        findings,
+        against_returns=lost,
+        curves={each: findings.curves[each] for each in ("gae", "monte-carlo")},
+        comparisons=compare(gae, findings.comparisons.updates.shapes),
+    )
+    assert by_gae.has_advice
+    assert any("against GAE" in line for line in answer(by_gae))
+    assert any(
+        line.startswith("against Monte-Carlo returns no gradient is distinguishable")
+        for line in warnings(by_gae)
+    )
+    assert not any("cannot see its errors" in line for line in details(by_gae)), "said already"
+    (point,) = record([by_gae])["points"]
+    assert [each["reference"] for each in point["curves"]] == ["gae", "monte-carlo"]
+    assert "Here only that of GAE is." in render(record([by_gae]))
 
 
 def test_a_shape_without_any_error_is_not_advised(findings):
