@@ -17,6 +17,7 @@ from isobatch.batch import Batch
 from isobatch.errors import UserError
 from isobatch.recipe import Recipe
 from isobatch.recipe.checks import is_finite
+from isobatch.scores import Scale, constants
 from isobatch.text import counted
 
 WINDOW = 20
@@ -27,6 +28,8 @@ PROGRESS = 0.1
 """A return that rose by this part of what it was has risen."""
 MUCH = 0.5
 """And one that rose by this part, much."""
+LEAST_RISE, SOLVED = 0.05, 0.9
+"""Of the way from random actions to the reference, where the environment has these scores."""
 LATE = 0.45
 """The part of the budget after which a run should have learned something."""
 FEW_LUCKY = 10
@@ -218,13 +221,28 @@ class History:
 
     @property
     def has_progressed(self) -> bool | None:
-        """Whether the mean return is better than at the start; None where that is not known."""
-        return None if self.gain is None else self.gain > PROGRESS
+        """Whether the mean return is better than at the start; None where that is not known.
+
+        Where the environment has a random and a reference score, a rise of a small part of the way
+        between them does not count, and a return that is most of the way up does, wherever it was.
+        """
+        now, first, scale = self.median("episode_return"), self.first_return, self.scale
+        if self.gain is None or now is None or first is None:
+            return None
+        if scale is None:
+            return self.gain > PROGRESS
+        part, rise = scale.normalized(now), scale.normalized(now) - scale.normalized(first)
+        return part >= SOLVED or (self.gain > PROGRESS and rise >= LEAST_RISE)
+
+    @cached_property
+    def scale(self) -> Scale | None:
+        """The environment's random and reference score, where they are known."""
+        return constants(self.recipe.env)
 
     @property
     def learns(self) -> bool:
         """Whether the mean return is much better than at the start."""
-        return self.gain is not None and self.gain > MUCH
+        return bool(self.has_progressed) and self.gain is not None and self.gain > MUCH
 
     @cached_property
     def lost(self) -> float | None:

@@ -24,6 +24,8 @@ from typing import Any
 
 from isobatch.advice.finding import Finding
 from isobatch.advice.history import LATE, History
+from isobatch.presets import family_preset, listed_family
+from isobatch.registry import ALGORITHMS
 from isobatch.scaling.horizon import horizon
 from isobatch.text import counted, number
 
@@ -179,6 +181,54 @@ def reward_never_seen(run: History) -> Finding | None:
         "difference yet, so there is nothing to learn from. This is exploration, not the batch",
         "explore more, shape the reward, or begin with an easier version of the task",
         NOTHING if run.algorithm.explores else more_entropy(run),
+    )
+
+
+FAR = 8.0
+"""Times the preset's, or one over it. The presets of all families lie within 12 of each other."""
+
+
+def far_setting(run: History) -> tuple[str, float, float] | None:
+    """Return the setting that is farthest from the environment's preset: (name, own, preset's).
+
+    None where there is no preset, or no setting is `FAR` from it.
+    """
+    family, recipe = listed_family(run.recipe.env), run.recipe
+    if family is None or recipe.algo not in ALGORITHMS:
+        return None
+    usual = family_preset(family, recipe.env, recipe.algo)
+    sizes = {"gamma": (1 / (1 - min(recipe.objective.gamma, 1 - 1e-9)),
+                       1 / (1 - usual.objective.gamma)),
+             "vf_coef": (recipe.objective.vf_coef, usual.objective.vf_coef)}  # fmt: skip
+    if recipe.optimizer.optimizer == usual.optimizer.optimizer and not recipe.adapts_rate:
+        sizes["learning_rate"] = recipe.optimizer.learning_rate, usual.optimizer.learning_rate
+    factors = {name: abs(math.log(a / b)) for name, (a, b) in sizes.items() if a > 0 and b > 0}
+    name = max(factors, key=lambda each: factors[each])
+    if factors[name] < math.log(FAR):
+        return None
+    return name, recipe.values[name], usual.values[name]
+
+
+@rule(
+    f"learning_rate, vf_coef or 1 / (1 - gamma) is {FAR:g} times the preset's, or a part so small, "
+    "and past a quarter of the budget the return is no better than at the start or has fallen back",
+    NOTES,
+)
+def far_from_preset(run: History) -> Finding | None:
+    """It does not learn, and one setting is far from what does on such environments."""
+    fallen = run.lost is not None and run.lost > FALLEN
+    if run.part < 0.25 or not (fallen or run.has_progressed is False):
+        return None
+    found = far_setting(run)
+    if found is None:
+        return None
+    name, own, usual = found
+    return warning(
+        own,
+        usual,
+        f"{name} is {own:g}; the preset for such environments has {usual:g}",
+        "begin from the preset's",
+        {name: usual},
     )
 
 
@@ -455,7 +505,8 @@ def no_progress(run: History) -> Finding | None:
         return None
     if run.reward_unseen or run.reward_rare:
         return None
-    if any(cause(run) is not None for cause in (value_scale, entropy_collapse, kl_low)):
+    causes = value_scale, entropy_collapse, far_from_preset, kl_low
+    if any(cause(run) is not None for cause in causes):
         return None
     now, first = run.median("episode_return"), run.first_return
     assert now is not None

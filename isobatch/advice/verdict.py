@@ -6,19 +6,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from isobatch.advice.history import LATE, LEAST, WINDOW, History
+from isobatch.advice.history import LATE, LEAST, PROGRESS, WINDOW, History
 from isobatch.advice.rules import FALLEN, entropy_collapse, entropy_floor
-from isobatch.scores import constants
 from isobatch.text import counted, number
 
 AROUND = WINDOW // 2
 """Rows before a collapse, and after it, that are compared."""
 SPENT = 0.99
 """A run that has spent this part of its budget is over: the last iteration may not be whole."""
-
-LEAST_RISE, SOLVED = 0.05, 0.9
-"""Of the way from random actions to the reference, where the environment has these scores: a rise
-of less is no learning, and a return so far up is, wherever it began."""
 
 State = Literal["learning", "not learning", "had learned and lost it", "too early to say"]
 
@@ -48,19 +43,18 @@ def verdict(run: History) -> Verdict:
         )
     if run.lost is not None and run.lost > FALLEN:
         return _lost(run, first)
-    scale = constants(run.recipe.env)
-    part = None if scale is None else scale.normalized(now)
-    rise = None if scale is None else scale.normalized(now) - scale.normalized(first)
-    done = "Learned" if run.part >= SPENT else "Learning"
-    if run.has_progressed and (rise is None or rise >= LEAST_RISE):
-        return Verdict("learning", f"{done}: the mean return rose from {first:.4g} to {now:.4g}.")
     beside = f"the mean return is {now:.4g}, and was {first:.4g} at the start"
-    if part is not None and part >= SOLVED:
+    rose = run.gain is not None and run.gain > PROGRESS
+    if run.has_progressed:
+        done = "Learned" if run.part >= SPENT else "Learning"
+        if rose:
+            beside = f"the mean return rose from {first:.4g} to {now:.4g}"
         return Verdict("learning", f"{done}: {beside}.")
     if run.reward_unseen:
         beside = f"every episode returned {number(now)}"
-    elif run.has_progressed and scale is not None:
-        beside += f"; random actions score {scale.low:.4g}, the reference {scale.high:.4g}"
+    elif rose and run.scale is not None:
+        low, high = run.scale.low, run.scale.high
+        beside += f"; random actions score {low:.4g}, the reference {high:.4g}"
     so_far = "" if run.part >= LATE else " so far"
     broke = "" if entropy_collapse(run) is None else _policy_collapse(run)
     return Verdict("not learning", f"Not learning{so_far}: {beside}.", broke)

@@ -49,7 +49,7 @@ def test_the_batch_in_force_is_the_last_rows():
 
 @pytest.mark.parametrize(
     ("first", "last", "gain"),
-    [(20.0, 40.0, 1.0), (-500.0, -100.0, 0.8), (-200.0, -200.0, 0.0), (0.0, 0.0, 0.0)],
+    [(20.0, 60.0, 2.0), (-500.0, -100.0, 0.8), (-200.0, -200.0, 0.0), (0.0, 0.0, 0.0)],
 )
 def test_gain_is_in_parts_of_the_first_return(first, last, gain):
     rows = [{"episode_return": first}] * 10 + [{"episode_return": last}] * 20
@@ -58,9 +58,21 @@ def test_gain_is_in_parts_of_the_first_return(first, last, gain):
     assert run.has_progressed is (gain > 0.1)
 
 
+def test_progress_is_on_the_scale_of_the_environment():
+    def run(env, first, last):
+        rows = [{"episode_return": first}] * 10 + [{"episode_return": last}] * 20
+        return History(CARTPOLE.replace(env=env), rows)
+
+    assert not run("CartPole-v1", 20.0, 40.0).has_progressed, "of 500"
+    assert run("Unknown-v0", 20.0, 40.0).has_progressed
+    assert run("CartPole-v1", 480.0, 490.0).has_progressed, "it was nearly solved, and is"
+    assert not run("CartPole-v1", 20.0, 40.0).learns
+    assert run("Unknown-v0", 20.0, 40.0).learns
+
+
 def test_any_reward_is_a_gain_where_there_was_none():
     rows = [{"episode_return": 0.0}] * 10 + [{"episode_return": 0.5}] * 20
-    assert history(rows).learns
+    assert History(CARTPOLE.replace(env="Unknown-v0"), rows).learns
 
 
 def test_evaluations_count_once_they_are_reached():

@@ -47,6 +47,7 @@ def recipe(**fields):
 BREAKING = {
     "diverging": "diverging",
     "reward-never-seen": "no-reward",
+    "far-from-preset": "step-size-tiny",
     "kl-high": "step-size-20x",
     "clip-high": "step-size-20x",
     "entropy-collapse": "step-size-100x",
@@ -55,7 +56,7 @@ BREAKING = {
     "value-weight": "vf-coef-1000",
     "value-unlearned": "one-environment",
     "return-fallen": "large-steps-relu",
-    "no-progress": "no-gradient-clipping",
+    "no-progress": "entropy-bonus-1",
     "importance-ess": "no-ratio-clipping",
     "ratios-capped": "no-ratio-clipping",
     "target-kl-stops": "target-kl-tiny",
@@ -324,6 +325,27 @@ def _columns(rule):
 def test_an_algorithm_of_the_users_own_is_looked_at_too():
     own = Recipe.from_toml('env = "CartPole-v1"\nalgo = "of-my-own"\n')
     assert findings(own, rows(clip_fraction=0.5))[0].rule == "clip-high"
+    far = own.replace(learning_rate=1.0)
+    assert [each.rule for each in findings(far, rows(episode_return=10.0))] == [], "no preset"
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes"),
+    [
+        ({"learning_rate": 0.1}, {"learning_rate": 0.001}),
+        ({"gamma": 0.5}, {"gamma": 0.98}),
+        ({"vf_coef": 20.0}, {"vf_coef": 0.5}),
+        ({"learning_rate": 0.005}, None),
+        ({"learning_rate": 0.1, "optimizer": "sgd"}, None),
+    ],
+)
+def test_a_setting_far_from_the_preset_is_named_where_nothing_is_learned(fields, changes):
+    def found(**columns):
+        return {each.rule: each for each in findings(recipe(**fields), rows(**columns))}
+
+    flat = found(episode_return=20.0).get("far-from-preset")
+    assert (flat and flat.changes) == changes
+    assert "far-from-preset" not in found(episode_return=learning)
 
 
 def test_the_documentation_has_every_rule():
