@@ -78,19 +78,48 @@ def to(**fields: Any) -> Changes:
     return fields
 
 
+FAR = 8.0
+"""Times the preset's, or one over it. The presets of all families lie within 12 of each other."""
+
+
+def far_setting(run: History) -> tuple[str, float, float] | None:
+    """Return the setting that is farthest from the environment's preset: (name, own, preset's).
+
+    None where there is no preset, or no setting is `FAR` from it.
+    """
+    family, recipe = listed_family(run.recipe.env), run.recipe
+    if family is None or recipe.algo not in ALGORITHMS:
+        return None
+    usual = family_preset(family, recipe.env, recipe.algo)
+    sizes = {"gamma": (1 / (1 - min(recipe.objective.gamma, 1 - 1e-9)),
+                       1 / (1 - usual.objective.gamma)),
+             "vf_coef": (recipe.objective.vf_coef, usual.objective.vf_coef)}  # fmt: skip
+    if recipe.optimizer.optimizer == usual.optimizer.optimizer and not recipe.adapts_rate:
+        sizes["learning_rate"] = recipe.optimizer.learning_rate, usual.optimizer.learning_rate
+    factors = {name: abs(math.log(a / b)) for name, (a, b) in sizes.items() if a > 0 and b > 0}
+    name = max(factors, key=lambda each: factors[each])
+    if factors[name] < math.log(FAR):
+        return None
+    return name, recipe.values[name], usual.values[name]
+
+
 def smaller_steps(run: History, factor: float) -> Changes:
     """Return a step size times `factor`, a tenth at least and a half at most."""
     return step_size(run, min(0.5, max(0.1, factor)))
 
 
 def step_size(run: History, factor: float) -> Changes:
-    """Return a step size times `factor`, in two digits.
+    """Return a step size times `factor`, in two digits; the preset's where that is far that way.
 
     The KL divergence that it follows, where it follows one, grows with its square.
     """
+    optimizer = run.recipe.optimizer
     if run.recipe.adapts_rate:
-        return to(desired_kl=float(f"{run.recipe.optimizer.desired_kl * factor**2:.2g}"))
-    return to(learning_rate=float(f"{run.recipe.optimizer.learning_rate * factor:.2g}"))
+        return to(desired_kl=float(f"{optimizer.desired_kl * factor**2:.2g}"))
+    name, own, usual = far_setting(run) or ("", 1.0, 1.0)
+    if name == "learning_rate" and (usual > own) == (factor > 1):
+        return to(learning_rate=usual)
+    return to(learning_rate=float(f"{optimizer.learning_rate * factor:.2g}"))
 
 
 def more_entropy(run: History) -> Changes:
@@ -182,31 +211,6 @@ def reward_never_seen(run: History) -> Finding | None:
         "explore more, shape the reward, or begin with an easier version of the task",
         NOTHING if run.algorithm.explores else more_entropy(run),
     )
-
-
-FAR = 8.0
-"""Times the preset's, or one over it. The presets of all families lie within 12 of each other."""
-
-
-def far_setting(run: History) -> tuple[str, float, float] | None:
-    """Return the setting that is farthest from the environment's preset: (name, own, preset's).
-
-    None where there is no preset, or no setting is `FAR` from it.
-    """
-    family, recipe = listed_family(run.recipe.env), run.recipe
-    if family is None or recipe.algo not in ALGORITHMS:
-        return None
-    usual = family_preset(family, recipe.env, recipe.algo)
-    sizes = {"gamma": (1 / (1 - min(recipe.objective.gamma, 1 - 1e-9)),
-                       1 / (1 - usual.objective.gamma)),
-             "vf_coef": (recipe.objective.vf_coef, usual.objective.vf_coef)}  # fmt: skip
-    if recipe.optimizer.optimizer == usual.optimizer.optimizer and not recipe.adapts_rate:
-        sizes["learning_rate"] = recipe.optimizer.learning_rate, usual.optimizer.learning_rate
-    factors = {name: abs(math.log(a / b)) for name, (a, b) in sizes.items() if a > 0 and b > 0}
-    name = max(factors, key=lambda each: factors[each])
-    if factors[name] < math.log(FAR):
-        return None
-    return name, recipe.values[name], usual.values[name]
 
 
 @rule(
