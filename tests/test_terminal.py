@@ -1,5 +1,6 @@
 """What commands show in a terminal: wrapped at words, and something at once."""
 
+import io
 import json
 import sys
 
@@ -99,9 +100,14 @@ def test_a_package_is_named_only_while_it_is_imported(tmp_path, monkeypatch, cap
     monkeypatch.setitem(loading.NAMES, "slow_package", "Slow")
     before = list(sys.meta_path)
     with loading.shown():
-        import slow_package  # noqa: F401  # type: ignore[import-not-found]
+        import slow_package  # type: ignore[import-not-found]
     assert capsys.readouterr().err == f"loading Slow ...[importing]{ERASED}"
     assert sys.meta_path == before
+    del sys.modules["slow_package"]
+    with loading.shown():
+        monkeypatch.setattr(sys, "stderr", beside := io.StringIO())  # As a progress bar does.
+        import slow_package  # noqa: F401  # type: ignore[import-not-found]
+    assert beside.getvalue() == "[importing]"
     del sys.modules["slow_package"]
 
 

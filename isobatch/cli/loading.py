@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import TextIO
 
 NAMES = {
     "numpy": "NumPy",
@@ -29,7 +30,7 @@ def shown() -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    finder = Finder()
+    finder = Finder(sys.stderr)
     sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
     try:
         yield
@@ -38,9 +39,14 @@ def shown() -> Iterator[None]:
 
 
 class Finder:
-    """Finds the packages named above where Python does, and says while they are executed."""
+    """Finds the packages named above where Python does, and says while they are executed.
 
-    def __init__(self) -> None:
+    Not while a progress bar has taken standard error: it shows that something is being done, and
+    what is erased from beside it would be spelled out.
+    """
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
         self._is_shown = False
 
     def find_spec(
@@ -66,16 +72,18 @@ class Finder:
 
     @contextmanager
     def _showing(self, text: str) -> Iterator[None]:
+        if sys.stderr is not self._terminal:
+            yield
+            return
         self._is_shown = True
-        _show(text)
+        self._show(text)
         try:
             yield
         finally:
-            _show(ERASE)
+            self._show(ERASE)
             self._is_shown = False
 
-
-def _show(text: str) -> None:
-    """Write to the terminal as it is: `say` would spell out what erases a line."""
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    def _show(self, text: str) -> None:
+        """Write to the terminal as it is: `say` would spell out what erases a line."""
+        self._terminal.write(text)
+        self._terminal.flush()

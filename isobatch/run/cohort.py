@@ -33,7 +33,7 @@ from isobatch.run.environments import warm_up_actor
 from isobatch.run.evaluation import Due, Played, by_itself, can_join, play_due
 from isobatch.run.interrupt import Abandoned, stop_requests
 from isobatch.run.loop import OnIteration, training
-from isobatch.run.memory import refuse_too_large
+from isobatch.run.memory import environment_bytes, refuse_too_large
 from isobatch.run.sinks import Sink
 from isobatch.run.store import RunDirectory
 from isobatch.state import TrainState
@@ -52,6 +52,8 @@ NUMBERS = (
 COMPILED_AS = 5
 """Runs whose gradient steps are taken to repay compiling, however many there are: whether a run's
 update is compiled must not depend on its companions."""
+MOST_ENVIRONMENT_BYTES = 1_000_000_000
+"""Of a run's environments. Five runs of 256 environments of DM Control took 16 GB."""
 UNIMPORTANT = (
     "keep_policies", "checkpoint_seconds", "eval_marks", "eval_episodes", "diagnostics",
 )  # fmt: skip
@@ -79,6 +81,8 @@ def why_alone(recipe: Recipe) -> str | None:
         return "its observation statistics are updated at every step"
     if has_large_networks(recipe):
         return "its networks are large"
+    if environment_bytes(recipe) > MOST_ENVIRONMENT_BYTES:
+        return "its environments take much memory"
     return None
 
 

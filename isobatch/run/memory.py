@@ -8,11 +8,14 @@ from itertools import pairwise
 from isobatch.envs.spaces import ObservationLayout
 from isobatch.errors import UserError
 from isobatch.machine import available_memory
+from isobatch.presets import listed_family
 from isobatch.recipe import Recipe
 from isobatch.text import size
 
 ROW_BYTES = 40
 """Of a row beside its observation: action, log-probability, value, reward, score, ends."""
+ENV_BYTES = {"dmc": 12_300_000}
+"""Of an environment, by family, where that is much: others measured take 1.3 MB or less."""
 WEIGHT_BYTES = 16
 """Of a weight: itself, its gradient and Adam's two moments, each float32."""
 
@@ -25,6 +28,13 @@ def refuse_too_large(recipe: Recipe, layout: ObservationLayout | None = None) ->
     free = available_memory()
     if free is None or recipe.machine.device == "cuda":
         return
+    environments = environment_bytes(recipe)
+    if environments > free:
+        raise UserError(
+            f"n_envs {recipe.batch.n_envs:,} of {recipe.env} need {size(environments)} of memory; "
+            f"{size(free)} is available",
+            field="n_envs",
+        )
     rows = recipe.batch.rollout_size * (1 + recipe.objective.staleness)
     needed = rows * (_observation_bytes(layout) + ROW_BYTES)
     if needed > free:
@@ -44,6 +54,11 @@ def refuse_too_large(recipe: Recipe, layout: ObservationLayout | None = None) ->
                 f"{size(weights * WEIGHT_BYTES)} of memory or more; {size(free)} is available",
                 field="hidden_sizes",
             )
+
+
+def environment_bytes(recipe: Recipe) -> int:
+    """Return what a run's environments take, 0 where that is little."""
+    return recipe.batch.n_envs * ENV_BYTES.get(listed_family(recipe.env) or "", 0)
 
 
 def _observation_bytes(layout: ObservationLayout | None) -> int:
