@@ -18,13 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
 from isobatch.advice.finding import Finding
 from isobatch.advice.history import LATE, History
 from isobatch.presets import family_preset, listed_family
+from isobatch.recipe import Recipe
 from isobatch.registry import ALGORITHMS
 from isobatch.scaling.horizon import horizon
 from isobatch.text import counted, number
@@ -82,12 +83,13 @@ FAR = 8.0
 """Times the preset's, or one over it. The presets of all families lie within 12 of each other."""
 
 
-def far_setting(run: History) -> tuple[str, float, float] | None:
+@lru_cache(maxsize=64)  # Rules are asked about many moments of a run.
+def far_setting(recipe: Recipe) -> tuple[str, float, float] | None:
     """Return the setting that is farthest from the environment's preset: (name, own, preset's).
 
     None where there is no preset, or no setting is `FAR` from it.
     """
-    family, recipe = listed_family(run.recipe.env), run.recipe
+    family = listed_family(recipe.env)
     if family is None or recipe.algo not in ALGORITHMS:
         return None
     usual = family_preset(family, recipe.env, recipe.algo)
@@ -116,7 +118,7 @@ def step_size(run: History, factor: float) -> Changes:
     optimizer = run.recipe.optimizer
     if run.recipe.adapts_rate:
         return to(desired_kl=float(f"{optimizer.desired_kl * factor**2:.2g}"))
-    name, own, usual = far_setting(run) or ("", 1.0, 1.0)
+    name, own, usual = far_setting(run.recipe) or ("", 1.0, 1.0)
     if name == "learning_rate" and (usual > own) == (factor > 1):
         return to(learning_rate=usual)
     return to(learning_rate=float(f"{optimizer.learning_rate * factor:.2g}"))
@@ -223,7 +225,7 @@ def far_from_preset(run: History) -> Finding | None:
     fallen = run.lost is not None and run.lost > FALLEN
     if run.part < 0.25 or not (fallen or run.has_progressed is False):
         return None
-    found = far_setting(run)
+    found = far_setting(run.recipe)
     if found is None:
         return None
     name, own, usual = found
