@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from isobatch.envs.catalog import resolve
 from isobatch.experience.play import MOST_ENVS
+from isobatch.machine import give_back_memory
 from isobatch.recipe import Recipe
 from isobatch.run.timing import cohort_trial, trial
 from isobatch.study.design import Cell, Study
@@ -43,6 +44,7 @@ def estimate(study: Study, workers: int) -> dict[tuple[str, str], Cost]:
         together = kinds.at_a_time(arm, env, workers)
         why = "" if together > 1 else kinds.why_alone(arm, env) or few
         costs[arm, env] = replace(run_cost(recipe, study.evaluate, together), why_alone=why)
+        give_back_memory()  # 2 GB for DM Control, which the driver would keep beside its workers.
     return costs
 
 
