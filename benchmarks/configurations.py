@@ -104,7 +104,7 @@ def rl_games_part(sources: dict[str, Source]) -> list[str]:
             if "params" not in yaml.safe_load(source.text(path)):
                 continue
             try:
-                recipe, lost = rl_games(source, path, isaac)
+                recipe, lost, _ = rl_games(source, path, isaac)
             except UserError as error:
                 refused[_kind(str(error))] += 1
                 if shown:
