@@ -14,6 +14,7 @@ from isobatch.recipe import Recipe
 ACTIVATIONS = {"tanh": "tanh", "relu": "relu", "elu": "elu", "gelu": "gelu", "swish": "silu"}
 NATURE = [(32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0)]
 """Filters, kernel, stride and padding of the three convolutions."""
+BY_TORCH = {"name": "default"}
 ORTHOGONAL = {"name": "orthogonal_initializer", "gain": 2**0.5}
 SPACE = {"continuous": {
     "mu_activation": "None", "sigma_activation": "None", "mu_init": {"name": "default"},
@@ -84,17 +85,24 @@ def read(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
             "used"
         )
     initializer = values["network.mlp.initializer"]
-    if initializer != ORTHOGONAL:
-        name = initializer.get("name")
-        own = "PyTorch's own weights, biases 0" if name == "default" else "other initial weights"
-        lost.append(f"network.mlp.initializer {name}: {own}; Isobatch uses orthogonal ones")
+    by_torch = initializer.get("name") == "default"
+    if by_torch:
+        lost.append(
+            "network.mlp.initializer default: PyTorch's own weights with biases of 0; Isobatch has "
+            "PyTorch's own biases too, which are small"
+        )
+    elif initializer != ORTHOGONAL:
+        lost.append(
+            f"network.mlp.initializer {initializer.get('name')}: other initial weights; Isobatch "
+            "uses orthogonal ones, so that learning begins otherwise"
+        )
     _space(values, lost)
     return {
         "encoder": _encoder(values, lost),
         "architecture": "dual" if values["network.separate"] else "shared",
         "hidden_sizes": OURS["hidden_sizes"] if values["network.cnn"] else units,
         "activation": ACTIVATIONS.get(activation, "elu"),
-        "init": "orthogonal",
+        "init": "torch" if by_torch else "orthogonal",
         "log_std_init": _log_std(values["network.space"], values["model.name"]),
     }
 
@@ -177,12 +185,12 @@ def write(recipe: Recipe, like: Mapping[str, Any]) -> dict[str, Any]:
         "network.mlp.activation": next(
             (name for name, ours in ACTIVATIONS.items() if ours == model.activation), "elu"
         ),
-        "network.mlp.initializer": ORTHOGONAL,
+        "network.mlp.initializer": BY_TORCH if model.init == "torch" else ORTHOGONAL,
         **_said_space(recipe, like),
     }
     if model.encoder == "impala":
         values["network.cnn"] = {"conv_depths": [16, 32, 32], "activation": "relu",
-                                 "initializer": {"name": "default"}}  # fmt: skip
+                                 "initializer": BY_TORCH}  # fmt: skip
     if model.encoder == "nature":
         names = ("filters", "kernel_size", "strides", "padding")
         values["network.cnn"] = {

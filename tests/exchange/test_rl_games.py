@@ -100,6 +100,14 @@ def test_what_has_no_counterpart_is_told():
     assert exchange.read("rl_games", BREAKOUT).recipe.model.encoder == "nature"
 
 
+@pytest.mark.parametrize(("given", "init"), [(ANT, "torch"), (BREAKOUT, "orthogonal")])
+def test_weights_begin_as_there(given, init):
+    recipe = exchange.read("rl_games", given).recipe
+    assert recipe.model.init == init
+    written = exchange.write("rl_games", recipe).given["params"]["network"]["mlp"]["initializer"]
+    assert written == given["params"]["network"]["mlp"]["initializer"]
+
+
 def test_a_minibatch_per_environment_is_times_num_actors():
     given = changed(ANT, minibatch_size_per_env=32)
     del given["params"]["config"]["minibatch_size"]
