@@ -235,8 +235,9 @@ def _key(findings: Findings) -> str:
     model = ""
     if _doubled(findings):
         model = (
-            "Doubling: simple noise model (McCandlish et al. 2018), with the step size tuned to "
-            f"each; in training with the step size kept it was slower ({SOURCE}). "
+            "Doubling: simple noise model (McCandlish et al. 2018), for a step size that moves by "
+            "the rules (x 1.41 with Adam). In training the env steps agreed with it in 9 of 12 "
+            f"cases; with the step size kept it was slower ({SOURCE}). "
         )
     return f"{error}{model}Brackets: 95% confidence intervals."
 
