@@ -1,4 +1,5 @@
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ import torch
 
 from isobatch import objectives, registry
 from isobatch.update import ahead
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would the commands under test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("isobatch", max_examples=50, deadline=None, derandomize=True)
 settings.load_profile("isobatch")
