@@ -11,7 +11,7 @@ from isobatch.probe.curve import UPDATES
 from isobatch.probe.findings import Findings
 from isobatch.probe.reference import NAMES
 from isobatch.probe.sizing import Sizing
-from isobatch.probe.track_record import SOURCE, said
+from isobatch.probe.track_record import said, said_of_doubling
 from isobatch.run.policy import Policy
 from isobatch.text import columns, counted, interval, significant
 
@@ -236,8 +236,7 @@ def _key(findings: Findings) -> str:
     if _doubled(findings):
         model = (
             "Doubling: simple noise model (McCandlish et al. 2018), for a step size that moves by "
-            "the rules (x 1.41 with Adam). In training the env steps agreed with it in 9 of 12 "
-            f"cases; with the step size kept it was slower ({SOURCE}). "
+            f"the rules (x 1.41 with Adam). {said_of_doubling()} "
         )
     return f"{error}{model}Brackets: 95% confidence intervals."
 

@@ -125,6 +125,11 @@ class Point:
         return self.bias2.value + self.variance.value / updates
 
 
+def tells(reference: Bias, points: list[Point]) -> bool:
+    """Say whether shapes compare: the reference stands out of its noise, some error is finite."""
+    return reference.is_decided and any(math.isfinite(each.error.value) for each in points)
+
+
 def bias(
     experience: Experience,
     directions: Directions,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from isobatch.batch import Shape
@@ -76,8 +75,8 @@ class Findings:
 
     def is_decided(self, reference: Kind) -> bool:
         """Say whether a reference's gradient stands out of its noise, so that shapes compare."""
-        known = any(math.isfinite(shape.error.value) for shape in self.curves[reference])
-        return not self.has_collapsed and known and self.bias(reference).is_decided
+        tells = curve.tells(self.bias(reference), self.curves[reference])
+        return tells and not self.has_collapsed
 
     @property
     def has_advice(self) -> bool:

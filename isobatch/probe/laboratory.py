@@ -85,12 +85,16 @@ def investigate(
         timed = question.speed and make_env is None and reason is None
         progress("timing shapes" if timed else "comparing shapes", 0, 0)
         seconds = cache(_iteration_seconds(recipe, images)) if timed else None
-        references = by_use(held, biases[0])
-        curves: dict[Kind, list[curve.Point]] = {
-            each.kind: curve.curve(each, plan.samples, seconds) for each in references
-        }
-        shapes = to_compare(plan.shapes, curves[references[0].kind])
-        compared = compare(references[0], shapes)
+        references = by_use(
+            [
+                (each, curve.curve(each, plan.samples, seconds))
+                for each in (held, biases[0])
+                if each is not None
+            ]
+        )
+        curves: dict[Kind, list[curve.Point]] = {each.kind: line for each, line in references}
+        advising, line = references[0]
+        compared = compare(advising, to_compare(plan.shapes, line))
     return Findings(
         policy, question, plan.own, plan.samples, experience, found,
         time.perf_counter() - began, decomposed, biases, returns, held, curves, compared, spread,
@@ -98,15 +102,17 @@ def investigate(
     )  # fmt: skip
 
 
-def by_use(returns: curve.Bias | None, gae: curve.Bias) -> list[curve.Bias]:
-    """Return the references, the one to advise by first.
+Measured = tuple[curve.Bias, list[curve.Point]]
+"""A reference, and the curve of the shapes against it."""
 
-    Monte-Carlo returns, whose gradient is noisier; GAE where only its gradient is distinguishable
-    from noise. GAE does not see the value function's errors, which shapes mostly have in common.
+
+def by_use(references: list[Measured]) -> list[Measured]:
+    """Return the references, the one to advise by first: the first that tells, or as they are.
+
+    Monte-Carlo returns come before GAE, and their gradient is noisier. GAE does not see the value
+    function's errors, which shapes mostly have in common.
     """
-    if returns is None:
-        return [gae]
-    return [gae, returns] if gae.is_decided and not returns.is_decided else [returns, gae]
+    return sorted(references, key=lambda each: not curve.tells(*each))
 
 
 def untimed(recipe: Recipe) -> str | None:

@@ -363,10 +363,17 @@ def test_a_gradient_too_noisy_to_measure_names_no_shape(findings):
 
 def test_gae_answers_where_monte_carlo_returns_tell_nothing(findings):
     held, gae = findings.against_returns, findings.biases[0]
-    assert by_use(held, gae) == [held, gae]
+    lines = findings.curves["monte-carlo"], findings.curves["gae"]
+    blank = [replace(each, error=each.error._replace(value=math.inf)) for each in lines[0]]
+
+    def first(monte_carlo, other, line=lines[0]):
+        return by_use([(monte_carlo, line), (other, lines[1])])[0][0]
+
     lost = replace(held, reference=NOISE)
-    assert by_use(lost, gae) == [gae, lost]
-    assert by_use(lost, replace(gae, reference=NOISE))[0] is lost, "neither tells"
+    assert first(held, gae) is held
+    assert first(lost, gae) is gae
+    assert first(held, gae, blank) is gae, "no shape points along the returns' gradient"
+    assert first(lost, replace(gae, reference=NOISE)) is lost, "neither tells"
     by_gae = replace(
         findings,
         against_returns=lost,

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,14 @@ from isobatch.probe import compare
 from isobatch.probe.collapse import Exploration
 from isobatch.probe.curve import bias, curve, quantiles
 from isobatch.probe.sizing import Sizing
-from isobatch.probe.track_record import RECORD, Prediction, said
+from isobatch.probe.track_record import (
+    DOUBLINGS,
+    RECORD,
+    Doubling,
+    Prediction,
+    said,
+    said_of_doubling,
+)
 
 numbers = st.floats(-1e6, 1e6)
 
@@ -154,3 +162,15 @@ def test_the_record_is_quoted_as_numbers():
     assert "the best shape in 1 of 2 environments" in text
     assert "mean rank correlation 0.50 [-1.00, 1.00]" in text
     assert "1 of 1 environment;" in said(rows[:1])
+
+
+def test_the_record_of_doubling_counts_what_training_agreed_with():
+    page = (Path(__file__).parents[2] / "docs/results/probe.md").read_text(encoding="utf-8")
+    for each in DOUBLINGS:
+        low, high = each.trained.low, each.trained.high
+        row = f"| {each.predicted:.2f} | {each.trained.value:.2f} [{low:.2f}, {high:.2f}] |"
+        assert row in page, each
+    assert "in 9 of 12 cases" in page
+    assert "in 9 of 12 cases" in said_of_doubling()
+    off = Doubling("X-v0", "rollout", 2.0, Estimate(1.0, 0.5, 1.5))
+    assert "in 0 of 1 case;" in said_of_doubling([off])
