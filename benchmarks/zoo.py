@@ -5,8 +5,11 @@
 
 ppo.yml is the zoo's. Stable-Baselines3 has the entry's numbers as the zoo gives them to it, on
 EnvPool's environments (`EnvPoolVecEnv`), and Isobatch what `isobatch train --from zoo` makes of
-them. Both are cut to the same budget, and evaluated alike: 20 episodes of environments that were
-not trained on, deterministic or sampled as the zoo publishes. A row is a run.
+them. Both are cut to the same budget, and evaluated alike at ten moments of it: 20 episodes of
+environments that were not trained on, deterministic or sampled as the zoo publishes. What counts is
+the mean of the last five: with these settings both libraries' policies come and go within a few
+thousand steps (MountainCarContinuous: 94, -5, 95, -23, -7, 92 every 2,000 steps, Stable-Baselines3),
+so that the score at the very end is a matter of luck. A row is a run.
 """
 
 import argparse
@@ -24,16 +27,24 @@ import numpy as np
 import torch
 import yaml
 from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import nn
 
 import isobatch
 from benchmarks.peers.sb3_envpool import EnvPoolVecEnv
+from isobatch import envs
+from isobatch.envs.seeds import evaluation_seeds
+from isobatch.experience.play import play
 
 EPISODES = 20
 UNSEEN = 10_000
 """Added to a seed: environments that were not trained on."""
-FIELDS = ("env", "steps", "library", "seed", "evaluation", "training", "seconds")
+MOMENTS = 10
+"""Evaluations of a run, evenly spread over its budget."""
+COUNTED = 5
+"""Of these the last ones, whose mean is the run's score."""
+FIELDS = ("env", "steps", "library", "seed", "score", "evaluations", "training", "seconds")
 ATARI = "NoFrameskip-v4"
 
 
@@ -62,9 +73,11 @@ def main() -> None:
     for seed in args.seeds:
         for library in args.libraries:
             began = time.perf_counter()
-            scores = libraries[library](args.zoo, args.env, args.steps, seed)
+            found, training = libraries[library](args.zoo, args.env, args.steps, seed)
             seconds = time.perf_counter() - began
-            row = (args.env, args.steps, library, seed, *(f"{each:.4g}" for each in scores),
+            score = np.mean(found[-COUNTED:])
+            row = (args.env, args.steps, library, seed, f"{score:.4g}",
+                   " ".join(f"{each:.4g}" for each in found), f"{training:.4g}",
                    round(seconds))  # fmt: skip
             print(*row, flush=True)
             new = not args.out.exists()
@@ -77,23 +90,29 @@ def is_sampled(env: str) -> bool:
     return env.endswith(ATARI) or env.startswith("MiniGrid")
 
 
-def by_isobatch(zoo: Path, env: str, steps: int, seed: int) -> tuple[float, float]:
-    """Return the evaluation and the mean return of the last 100 episodes of training."""
+def by_isobatch(zoo: Path, env: str, steps: int, seed: int) -> tuple[list[float], float]:
+    """Return the evaluations and the mean return of the last 100 episodes of training."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         subprocess.run(
             [sys.executable, "-m", "isobatch", "train", env, "--from", "zoo", zoo,
              "--total-timesteps", str(steps), "--seed", str(seed), "--threads", "1",
-             "--out", out, "--quiet"],
+             "--keep-policies", str(MOMENTS), "--out", out, "--quiet"],
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        played = isobatch.evaluate(
-            out, episodes=EPISODES, seed=UNSEEN + seed, deterministic=not is_sampled(env)
-        )
-        return played.mean, isobatch.Run(out).metrics[-1]["episode_return"]
+        run = isobatch.Run(out)
+        seeds = evaluation_seeds(run.recipe.seed, EPISODES, seed)
+        found = []
+        for moment in range(1, MOMENTS + 1):
+            policy = isobatch.load(out, at=moment / MOMENTS)
+            arena = envs.make(run.recipe, seeds, training=False)
+            actor = policy.actor(deterministic=not is_sampled(env))
+            found.append(play(actor, arena, EPISODES).mean)
+            arena.close()
+        return found, run.metrics[-1]["episode_return"]
 
 
-def by_sb3(zoo: Path, env: str, steps: int, seed: int) -> tuple[float, float]:
+def by_sb3(zoo: Path, env: str, steps: int, seed: int) -> tuple[list[float], float]:
     """Return the same of Stable-Baselines3, set up as the zoo does it."""
     entry = read(zoo, env)
     env_id = env.replace(ATARI, "-v5")
@@ -103,29 +122,50 @@ def by_sb3(zoo: Path, env: str, steps: int, seed: int) -> tuple[float, float]:
     if normalize is not None:
         trained = VecNormalize(trained, gamma=entry.get("gamma", 0.99), **normalize)
     agent = PPO(entry.pop("policy"), trained, seed=seed, device="cpu", **entry)
-    agent.learn(steps)
+    watch = Evaluations(env_id, steps, seed, deterministic=not is_sampled(env))
+    agent.learn(steps, callback=watch)
+    watch.finish()
     training = float(np.mean([each["r"] for each in agent.ep_info_buffer or []]))
-    fresh = EnvPoolVecEnv(env_id, EPISODES, UNSEEN + seed)
-    evaluation = play(agent, fresh, trained, deterministic=not is_sampled(env))
     trained.close()
-    return evaluation, training
+    return watch.found, training
 
 
-def play(agent: PPO, env: VecEnv, trained: VecEnv, deterministic: bool) -> float:
-    """Return the mean score of the first episode of every environment."""
-    statistics = trained if isinstance(trained, VecNormalize) else None
-    scores = np.full(env.num_envs, np.nan)
-    observations: Any = env.reset()
-    while np.isnan(scores).any():
-        if statistics is not None:
-            observations = statistics.normalize_obs(observations)
-        actions, _ = agent.predict(observations, deterministic=deterministic)
-        observations, _, _, infos = env.step(actions)
-        for k, info in enumerate(infos):
-            if "episode" in info and np.isnan(scores[k]):
-                scores[k] = info["episode"]["r"]
-    env.close()
-    return float(scores.mean())
+class Evaluations(BaseCallback):
+    """Evaluates an agent of Stable-Baselines3 before the first update past each moment."""
+
+    def __init__(self, env_id: str, steps: int, seed: int, deterministic: bool) -> None:
+        super().__init__()
+        self.env_id, self.steps, self.seed, self.deterministic = env_id, steps, seed, deterministic
+        self.found: list[float] = []
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_start(self) -> None:
+        while self.num_timesteps >= self.steps * (len(self.found) + 1) / MOMENTS:
+            self.found.append(self._evaluated())
+
+    def finish(self) -> None:
+        """Evaluate the last policy for the moments that are left."""
+        while len(self.found) < MOMENTS:
+            self.found.append(self._evaluated())
+
+    def _evaluated(self) -> float:
+        """Return the mean score of the first episode of every environment."""
+        assert isinstance(self.model, PPO)
+        env, trained = EnvPoolVecEnv(self.env_id, EPISODES, UNSEEN + self.seed), self.training_env
+        scores = np.full(env.num_envs, np.nan)
+        observations: Any = env.reset()
+        while np.isnan(scores).any():
+            if isinstance(trained, VecNormalize):
+                observations = trained.normalize_obs(observations)
+            actions, _ = self.model.predict(observations, deterministic=self.deterministic)
+            observations, _, _, infos = env.step(actions)
+            for k, info in enumerate(infos):
+                if "episode" in info and np.isnan(scores[k]):
+                    scores[k] = info["episode"]["r"]
+        env.close()
+        return float(scores.mean())
 
 
 def read(zoo: Path, env: str) -> dict[str, Any]:
@@ -174,9 +214,7 @@ def table(rows: Path) -> list[str]:
         "|---|---|---|---|---|",
     ]
     for (env, steps), libraries in grouped.items():
-        scores = {
-            name: [float(each["evaluation"]) for each in runs] for name, runs in libraries.items()
-        }
+        scores = {name: [float(each["score"]) for each in runs] for name, runs in libraries.items()}
         ours, theirs = scores.get("isobatch", []), scores.get("sb3", [])
         cells = (env, f"{int(steps):,}", _listed(ours), _listed(theirs), _place(ours, theirs))
         lines.append(f"| {' | '.join(cells)} |")

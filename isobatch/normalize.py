@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from isobatch.recipe import Normalize
+
+
+class Moments(NamedTuple):
+    """Of some rows [B, *shape], in float64."""
+
+    mean: Tensor
+    var: Tensor
+    count: int
+
+
+def moments_of(rows: Tensor) -> Moments:
+    """Return the moments of rows [B, *shape]; of none, zeros."""
+    rows = rows.double()
+    if not len(rows):
+        return Moments(rows.new_zeros(rows.shape[1:]), rows.new_zeros(rows.shape[1:]), 0)
+    return Moments(rows.mean(0), rows.var(0, correction=0), len(rows))
 
 
 class RunningMoments:
@@ -21,10 +38,13 @@ class RunningMoments:
 
     def update(self, rows: Tensor) -> None:
         """Take in rows [B, *shape]."""
-        if not len(rows):
+        self.merge(moments_of(rows))
+
+    def merge(self, moments: Moments) -> None:
+        """Take in rows by their moments."""
+        mean, var, count = moments
+        if not count:
             return
-        rows = rows.double()
-        mean, var, count = rows.mean(0), rows.var(0, correction=0), len(rows)
         total = self.count + count
         shift = mean - self.mean
         squares = self.var * self.count + var * count + shift**2 * self.count * count / total
@@ -187,8 +207,13 @@ class ObservationNormalizer:
 
     def update(self, rows: Tensor) -> None:
         """Take in vectors [B, D]."""
+        self.merge([moments_of(rows)])
+
+    def merge(self, parts: Sequence[Moments]) -> None:
+        """Take in vectors by the moments of parts of them, in their order."""
         if self.moments is not None:
-            self.moments.update(rows)
+            for each in parts:
+                self.moments.merge(each)
             self._refresh()
 
     def state_dict(self) -> dict[str, Tensor]:

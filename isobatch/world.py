@@ -148,9 +148,6 @@ class World:
         return [list(each.view(most, length)) for each in self._group.gather_bytes(mine.flatten())]
 
 
-ALONE = World()
-"""One process and one shard: nothing is gathered."""
-
 Span = tuple[int, int]
 """Shards from the first to below the second: a node of the tree."""
 Column = tuple[str, str, list[int]]
@@ -209,3 +206,7 @@ def _unpacked(content: Tensor, columns: Sequence[Column]) -> dict[str, Tensor]:
         found[name] = content[start:end].clone().view(getattr(torch, dtype)).view(shape)
         start = end
     return found
+
+
+ALONE = World()
+"""One process and one shard: nothing is gathered."""

@@ -12,7 +12,7 @@ import isobatch
 
 ROOT = Path(isobatch.__file__).parent
 ROOMS = [
-    "errors", "files", "plain", "rows", "origin", "estimate", "text", "machine", "parent", "turns",
+    "errors", "files", "plain", "rows", "origin", "estimate", "text", "machine", "parent", "world", "turns",
     "clock", "registry", "batch", "recipe", "scaling", "envs", "scores", "presets", "reproduce",
     "exchange", "importing", "language", "normalize", "models", "experience", "advantages",
     "losses", "diagnostics", "objectives", "proximal", "update", "noise", "state", "algos",

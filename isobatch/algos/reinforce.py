@@ -94,14 +94,18 @@ class Reinforce:
         old[n_old:] = False
         if not bool(old.any()):
             return None
-        model = self.state.model
-        rows = rollout.acted_on(self.state.observation_normalizer, old.flatten())
-        params = chunked(lambda part: model.act(part)[0], rows, self.chunk_size)
-        logp = model.distribution.log_prob(params, rollout.actions[old])
-        weights = torch.ones_like(rollout.logp)
-        cap = self.state.recipe.objective.max_ratio
-        weights[old] = importance_weights(logp, rollout.logp[old], cap)
-        return weights
+        model, cap = self.state.model, self.state.recipe.objective.max_ratio
+
+        def weights(own: Rollout, columns: slice) -> Tensor:
+            which, found = old[:, columns], torch.ones_like(own.logp)
+            if bool(which.any()):
+                rows = own.acted_on(self.state.observation_normalizer, which.flatten())
+                params = chunked(lambda part: model.act(part)[0], rows, self.chunk_size)
+                logp = model.distribution.log_prob(params, own.actions[which])
+                found[which] = importance_weights(logp, own.logp[which], cap)
+            return found
+
+        return rollout.by_shard(weights)
 
 
 class Waiting:

@@ -89,6 +89,10 @@ class Stale:
     @torch.no_grad()
     def _params_now(self, rollout: Rollout) -> Tensor:
         """Return the present policy's parameters [T, N, P], a chunk at a time."""
-        model, rows = self.state.model, rollout.acted_on(self.state.observation_normalizer)
-        params = chunked(lambda part: model.act(part)[0], rows, self.chunk_size)
-        return params.view(*rollout.logp.shape, -1)
+        model, prepare = self.state.model, self.state.observation_normalizer
+
+        def params(own: Rollout, columns: slice) -> Tensor:
+            found = chunked(lambda part: model.act(part)[0], own.acted_on(prepare), self.chunk_size)
+            return found.view(*own.logp.shape, -1)
+
+        return rollout.by_shard(params)

@@ -77,20 +77,26 @@ class StateCoverage:
         """Rows taken in."""
         self._registers = np.zeros(2**INDEX_BITS, np.uint8)
 
-    @torch.no_grad()
     def update(self, observations: Rows) -> np.ndarray:
         """Take in rows [B, ...]; return their hashes [B]."""
+        hashes = self.hashes(observations)
+        self.count(hashes)
+        return hashes
+
+    @torch.no_grad()
+    def hashes(self, observations: Rows) -> np.ndarray:
+        """Return a hash of each of the rows [B, ...]."""
         parts = _parts(observations)
-        if not len(parts[0]):
-            return np.zeros(0, np.uint64)
-        hashes = _hashes(parts, self.width)
+        return _hashes(parts, self.width) if len(parts[0]) else np.zeros(0, np.uint64)
+
+    def count(self, hashes: np.ndarray) -> None:
+        """Take in rows by their hashes [B]."""
         self.steps += len(hashes)
         index = (hashes >> np.uint64(REST_BITS)).astype(np.intp)
         rest = hashes & np.uint64(2**REST_BITS - 1)
         # The exponent of a float is the number of bits, exactly, up to 53 of them.
         zeros = REST_BITS - np.frexp(rest.astype(np.float64))[1]
         np.maximum.at(self._registers, index, (zeros + 1).astype(np.uint8))
-        return hashes
 
     @property
     def distinct(self) -> float:

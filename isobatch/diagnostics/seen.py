@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,9 @@ HELD_ROWS = 512
 """Observations that ranks and dormant units are measured on."""
 HELD_BYTES = 1 << 23
 """Their size at most: 297 stacks of Atari frames. They are in every checkpoint."""
+
+Pick = Callable[[Tensor], dict[str, Tensor]]
+"""Numbers of rows [b] -> their observations, [b, ...] each part, in memory of their own."""
 
 
 class Seen:
@@ -24,20 +28,27 @@ class Seen:
         self.coverage = StateCoverage()
         self.visits = VisitCounts()
 
-    @torch.no_grad()
     def update(self, observations: Mapping[str, Tensor], count_visits: bool = False) -> None:
         """Take in a rollout's transitions [B, ...]; of the first, hold out evenly spread ones."""
-        count = len(next(iter(observations.values())))
-        if not count:
+
+        def pick(rows: Tensor) -> dict[str, Tensor]:
+            return {part: each[rows.to(each.device)] for part, each in observations.items()}
+
+        size = sum(each[:1].numel() * each.element_size() for each in observations.values())
+        self.take_in(self.coverage.hashes(observations), pick, size, count_visits)
+
+    def take_in(self, hashes: np.ndarray, pick: Pick, row_bytes: int, count_visits: bool) -> None:
+        """Take in a rollout's B transitions by their `hashes` (`StateCoverage.hashes`).
+
+        Of the first rollout, hold out evenly spread ones: `pick` gives the observations of some of
+        the B, and `row_bytes` is the size of one.
+        """
+        if not len(hashes):
             return
         if not self.held:
-            size = sum(each[0].numel() * each.element_size() for each in observations.values())
-            wanted = min(count, HELD_ROWS, max(1, HELD_BYTES // size))
-            rows = torch.linspace(0, count - 1, wanted).long()
-            self.held = {
-                part: each[rows.to(each.device)].clone() for part, each in observations.items()
-            }
-        hashes = self.coverage.update(observations)
+            wanted = min(len(hashes), HELD_ROWS, max(1, HELD_BYTES // row_bytes))
+            self.held = pick(torch.linspace(0, len(hashes) - 1, wanted).long())
+        self.coverage.count(hashes)
         if count_visits:
             self.visits.update(hashes)
 

@@ -22,8 +22,8 @@ EVALUATIONS = 1 << 11
 MASK = (1 << 31) - 1
 
 
-def env_seeds(run_seed: int, count: int, first: int = 0) -> list[int]:
-    """Return 31-bit seeds for a run's environments number first ... first + count - 1.
+def env_seeds(run_seed: int, count: int, first: int = 0, stride: int = 1) -> list[int]:
+    """Return 31-bit seeds for a run's environments number first, first + stride, ...
 
     For run seeds below 2^15 the map (run seed, environment number) -> seed is one to one, so two
     runs, or two stretches of one run, never share a seed. Larger run seeds are hashed first, and
@@ -33,7 +33,7 @@ def env_seeds(run_seed: int, count: int, first: int = 0) -> list[int]:
     if run_seed >= RUNS:
         run_seed = int(np.random.SeedSequence(run_seed).generate_state(1)[0]) % RUNS
     begin = EVALUATION if first >= EVALUATION else 0
-    numbers = begin + (first - begin + np.arange(count, dtype=np.int64)) % EVALUATION
+    numbers = begin + (first - begin + stride * np.arange(count, dtype=np.int64)) % EVALUATION
     return [_scramble(int(number) * RUNS + run_seed) for number in numbers]
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from isobatch.envs import Observation
+from isobatch.experience.shards import Shards
+from isobatch.normalize import Moments, moments_of
 
 BY_STEP = (
     "actions", "params", "logp", "rewards", "terminated", "truncated", "valid", "first", "scores",
@@ -28,7 +30,8 @@ class Rollout:
     """
 
     observations: Observation
-    """[T+1, N, ...]; row t+1 follows row t, and the last row is acted on in the next rollout."""
+    """[T+1, N, ...]; row t+1 follows row t, and the last row is acted on in the next rollout. Empty
+    where they are in `shards`."""
     actions: Tensor
     """[T, N, K] in policy form."""
     params: Tensor
@@ -63,6 +66,8 @@ class Rollout:
     vectors: Tensor | None = None
     """[T+1, N, D]: the vector part of `observations` normalised as it was acted on, where the
     statistics were updated at every step; None: they are still those of acting."""
+    shards: Shards | None = None
+    """The observations of a run that is computed by shards."""
     collect_seconds: float = 0.0
     """Wall-clock time of collecting it; in a cohort, of collecting those of all its runs."""
     env_seconds: float = 0.0
@@ -86,6 +91,9 @@ class Rollout:
         `prepare` normalises by the run's statistics, which stay as they are while it is learned
         from, unless they were updated at every step.
         """
+        if self.shards is not None:
+            assert rows is not None, "all observations of a sharded rollout are in no one place"
+            return prepare(self.shards.picked(rows))
         parts = self.observations
         if self.vectors is not None:
             parts = parts | {"vector": self.vectors}
@@ -93,6 +101,38 @@ class Rollout:
         if rows is not None:
             flat = {part: each[rows] for part, each in flat.items()}
         return prepare(flat) if self.vectors is None else flat
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of one observation."""
+        if self.shards is not None:
+            return self.shards.row_bytes
+        parts = self.observations.values()
+        return sum(each[0, :1].numel() * each.element_size() for each in parts)
+
+    def vector_moments(self) -> list[Moments]:
+        """Return the moments of the vectors acted on in valid rows, by shard."""
+        if self.shards is not None:
+            return self.shards.vector_moments(self.valid)
+        return [moments_of(self.observations["vector"][:-1][self.valid])]
+
+    def by_shard(self, compute: Callable[[Rollout, slice], Tensor]) -> Tensor:
+        """Return what `compute` gives, [T, N, ...], of each shard's rollout and its columns.
+
+        Of a rollout that is not sharded, of itself.
+        """
+        if self.shards is None:
+            return compute(self, slice(None))
+        shards = self.shards
+        own = [compute(self.of_shard(place), shards.columns(place)) for place in shards.own]
+        return torch.cat(shards.world.gather(own), 1)
+
+    def of_shard(self, place: int) -> Rollout:
+        """Return the rollout of a shard that this worker owns, with its observations."""
+        assert self.shards is not None
+        return replace(
+            self.share(place, self.shards.n_envs), observations=dict(self.shards.own[place])
+        )
 
     def bootstrapped(self, rewards: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
         """Return (rewards, terminated) [T, N] for which the value that follows a row is the next's.
@@ -106,18 +146,23 @@ class Rollout:
 
     def since(self, step: int) -> Rollout:
         """Return the rollout from row `step` on."""
-        return self._part(lambda rows: rows[step:], lambda rows: rows[step:])
+        return self._part(lambda rows: rows[step:], lambda rows: rows[step:], self.shards)
 
     def until(self, step: int) -> Rollout:
         """Return the rollout up to row `step`, with the observation that follows."""
-        return self._part(lambda rows: rows[:step], lambda rows: rows[: step + 1])
+        return self._part(lambda rows: rows[:step], lambda rows: rows[: step + 1], self.shards)
 
     def share(self, place: int, n_envs: int) -> Rollout:
         """Return the rollout of the `place`-th `n_envs` environments alone."""
         which = slice(place * n_envs, (place + 1) * n_envs)
         return self._part(lambda rows: rows[:, which], lambda rows: rows[:, which])
 
-    def _part(self, rows: Callable[[Tensor], Tensor], seen: Callable[[Tensor], Tensor]) -> Rollout:
+    def _part(
+        self,
+        rows: Callable[[Tensor], Tensor],
+        seen: Callable[[Tensor], Tensor],
+        shards: Shards | None = None,
+    ) -> Rollout:
         """Return what `rows` takes of the fields with T rows, and `seen` of those with T + 1."""
         fields: dict[str, Any] = {
             name: None if getattr(self, name) is None else rows(getattr(self, name))
@@ -127,6 +172,7 @@ class Rollout:
             observations={part: seen(each) for part, each in self.observations.items()},
             values=seen(self.values),
             vectors=None if self.vectors is None else seen(self.vectors),
+            shards=None if shards is None else shards.mapped(seen),
             collect_seconds=self.collect_seconds,
             env_seconds=self.env_seconds,
             **fields,
@@ -183,8 +229,21 @@ def concatenate(*rollouts: Rollout) -> Rollout:
         values=_joined([each.values for each in rollouts]),
         vectors=_joined(vectors) if vectors else None,
         final_values=final_values,
+        shards=_joined_shards([each.shards for each in rollouts if each.shards is not None]),
         **joined,
     )
+
+
+def _joined_shards(shards: Sequence[Shards]) -> Shards | None:
+    """Join the observations of rollouts in time."""
+    if not shards:
+        return None
+    first = shards[0]
+    own = {
+        place: {part: _joined([each.own[place][part] for each in shards]) for part in parts}
+        for place, parts in first.own.items()
+    }
+    return replace(first, own=own)
 
 
 def _joined(columns: Sequence[Tensor]) -> Tensor:

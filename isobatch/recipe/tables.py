@@ -380,6 +380,13 @@ class Machine:
     chunk_size: Whole = 0
     """Rows per forward and backward pass, accumulated to the exact gradient of the minibatch; 0
     chooses a cache-sized number."""
+    shards: Count = 1
+    """Equal parts of the environments, each of which acts and differentiates by itself; workers own
+    shards. Results depend on the number of shards, by rounding and by the order of random numbers,
+    and not on the number of workers."""
+    elastic: Literal["hold", "rescale"] = "hold"
+    """When workers join or leave: hold the batch, dealt anew; or rescale: environments per worker
+    stay, and the batch and its hyperparameters follow the number of workers."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the update of small networks; auto does if the run is long enough to pay off."""
     checkpoint_seconds: NotNegative = 60.0

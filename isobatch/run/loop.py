@@ -234,7 +234,7 @@ def count(
     state.episodes.update(rollout)
     normalizer = state.observation_normalizer
     if normalizer.moments is not None and not normalizer.by_step:
-        normalizer.update(rollout.observations["vector"][:-1][rollout.valid])
+        normalizer.merge(rollout.vector_moments())
 
 
 def metrics_row(
