@@ -134,7 +134,11 @@ class TrainState:
     @property
     def actor(self) -> Single:
         """The policy as it acts in training."""
-        generator, hold = self.action_generator, self.recipe.noise_hold
+        return self.acting_with(self.action_generator)
+
+    def acting_with(self, generator: torch.Generator) -> Single:
+        """Return the policy as it acts in training, with these random numbers."""
+        hold = self.recipe.noise_hold
         return Single(self.model, self.observation_normalizer, generator, hold, trains=True)
 
     @property

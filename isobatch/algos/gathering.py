@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from isobatch.algos.estimates import flat_observations
+from isobatch.algos.sharded import Dealt
 from isobatch.envs import Observation
 from isobatch.experience import Rollout
 from isobatch.objectives import Samples
@@ -34,6 +35,8 @@ class Gathering:
         self.exact_kl = settings.objective == "kl" and settings.kl_estimator == "exact"
         self.by_minibatch = settings.advantage_normalization == "minibatch"
         self._minibatch = torch.empty(0, dtype=torch.long)
+        self.moments: tuple[Tensor, Tensor] | None = None
+        """Of the minibatch's advantages, deviation and mean, where it is more than these rows."""
         observations = flat_observations(state, rollout)
         vector = observations.pop("vector", None)
         self.images = observations
@@ -79,6 +82,10 @@ class Gathering:
         """Normalise advantages by the moments of the minibatch that rows [b, C] are of."""
         place = self.table.place("advantages")
         advantages = values = matrix[:, place]
+        if self.moments is not None:
+            std, mean = self.moments
+            advantages.sub_(mean).div_(std + 1e-8)
+            return
         if len(values) != len(self._minibatch):  # A chunk of it, or padded.
             values = self.table.matrix[self._minibatch, place]
         if len(values) > 1:
@@ -136,6 +143,46 @@ class Gathering:
             values_behav=found.get("values_behav"),
             clip_range_vf=scalars.get("clip_range_vf"),
         )
+
+
+class DealtGathering(Dealt[Gathering]):
+    """The same of a rollout that is computed by shards."""
+
+    def __init__(
+        self,
+        state: TrainState,
+        rollout: Rollout,
+        advantages: Tensor,
+        targets: Tensor,
+        ranges: Mapping[str, float],
+        weights: Tensor | None = None,
+    ) -> None:
+        def make(own: Rollout, columns: slice) -> Gathering:
+            weighted = None if weights is None else weights[:, columns]
+            parts = advantages[:, columns], targets[:, columns]
+            return Gathering(state, own, *parts, ranges, weighted)
+
+        super().__init__(rollout, make)
+        self._valid, self._advantages = rollout.valid, advantages.flatten()
+        self._shuffle, self._settings = state.shuffle_generator, state.recipe.objective
+
+    def minibatches(self, count: int) -> Iterator[Tensor]:
+        """Partition the rows of all shards anew and go through the parts."""
+        by_minibatch = self._settings.advantage_normalization == "minibatch"
+        for rows in minibatches(self._valid, count, self._shuffle, self._settings.minibatches_by):
+            if by_minibatch:
+                moments = _moments(self._advantages[rows])
+                for each in self.own.values():
+                    each.moments = moments
+            yield rows
+
+
+def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return deviation and mean [] of some advantages; a single one is left as it is."""
+    if len(values) > 1:
+        std, mean = torch.std_mean(values)
+        return std, mean
+    return values.new_ones(()), values.new_zeros(())
 
 
 def _observation(found: Mapping[str, Tensor], images: Mapping[str, Tensor]) -> Observation:

@@ -14,6 +14,7 @@ from isobatch.experience import Rollout
 from isobatch.recipe import Recipe
 from isobatch.state import TrainState
 from isobatch.update import Joinable, Stepper
+from isobatch.world import ALONE, World
 
 Made = TypeVar("Made")
 
@@ -57,6 +58,8 @@ class Context:
     """How gradients are computed: by each stepper for itself, or for a cohort of runs at once."""
     clock: Clock = OFF
     """Times parts of learning, where a run is profiled."""
+    world: World = ALONE
+    """Who computes it: where that is by shards, rollouts have their observations there."""
 
     @property
     def is_alone(self) -> bool:

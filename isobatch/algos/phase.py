@@ -128,6 +128,11 @@ class PhaseBuffer:
             self._segments += segments
             self.rows += start
 
+    @property
+    def lengths(self) -> list[int]:
+        """The rows of each segment."""
+        return [segment.length for segment in self._segments]
+
     def attach(self, segments: list[int], name: str, rows: Tensor) -> None:
         """Keep one more floating-point number, `rows` [rows, ...] in the order of a `PhaseBatch`.
 
@@ -144,8 +149,7 @@ class PhaseBuffer:
 
     def segment_groups(self, size: int, generator: torch.Generator) -> list[list[int]]:
         """Return all segments in random order, in groups of `size`; the last may be smaller."""
-        order = torch.randperm(len(self), generator=generator, device=generator.device).tolist()
-        return [order[start : start + size] for start in range(0, len(order), size)]
+        return random_groups(len(self), size, generator)
 
     def batches(self, groups: list[list[int]]) -> Generator[PhaseBatch, None, None]:
         """Give each group's batch; a thread decompresses the next one meanwhile.
@@ -288,8 +292,8 @@ class PhaseBuffer:
     def _numbers_of(self, group: list[int]) -> dict[str, Tensor]:
         segments = [self._segments[place] for place in group]
         return {
-            name: torch.cat([self._rows(segment, name) for segment in segments])
-            for name in self._numbers
+            name: torch.cat([self._rows(segment, name) for segment in segments] or [rows[0][:0]])
+            for name, rows in self._numbers.items()
         }
 
     def _rows(self, segment: Segment, name: str) -> Tensor:
@@ -304,6 +308,12 @@ class PhaseBuffer:
         for segment in self._segments:
             lengths[segment.rollout] += segment.length
         return lengths
+
+
+def random_groups(count: int, size: int, generator: torch.Generator) -> list[list[int]]:
+    """Return the first `count` numbers in random order, in groups of `size` but for the last."""
+    order = torch.randperm(count, generator=generator, device=generator.device).tolist()
+    return [order[start : start + size] for start in range(0, count, size)]
 
 
 Layout = dict[str, tuple[torch.dtype, tuple[int, ...]]]

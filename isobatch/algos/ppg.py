@@ -19,7 +19,9 @@ from isobatch import losses
 from isobatch.algos import ppo
 from isobatch.algos.estimates import advantages_and_targets
 from isobatch.algos.learner import Context, Latest, Learned
-from isobatch.algos.phase import PhaseBatch, PhaseBuffer
+from isobatch.algos.phase import PhaseBatch
+from isobatch.algos.phase_shards import Minibatch, Phase
+from isobatch.algos.sharded import Gradients, Part
 from isobatch.algos.stepping import learning_rate, make_stepper, mean_statistics
 from isobatch.clock import OFF
 from isobatch.envs import Observation
@@ -71,7 +73,7 @@ class Ppg:
         self.context, self.state, self.note = context, context.state, context.note
         recipe = self.state.recipe
         memory, exact = memory_size(recipe.phasic.phase_memory), recipe.machine.exact_resume
-        self.buffer = PhaseBuffer(memory, context.directory / "phase.bin", keep_files=exact)
+        self.phase = Phase(context.world, memory, context.directory, keep_files=exact)
         self.policy = ppo.Ppo(context)
         self._stepper = Latest(self._make_stepper)
 
@@ -96,11 +98,12 @@ class Ppg:
         done = self.state.counters.phase_iterations + 1
         if settings.n_aux_epochs:
             with self.context.clock.section("auxiliary"):
-                self.buffer.add(rollout.observations, rollout.valid, {"targets": targets})
+                self.phase.add(rollout, {"targets": targets})
+        in_memory, on_disk = self.phase.bytes()
         statistics = learned.statistics | {
             "phase_iteration": float(done),
-            "phase_memory_bytes": float(self.buffer.memory_bytes),
-            "phase_disk_bytes": float(self.buffer.disk_bytes),
+            "phase_memory_bytes": float(in_memory),
+            "phase_disk_bytes": float(on_disk),
         }
         if done >= settings.n_policy_iterations:
             with self.context.clock.section("auxiliary"):
@@ -110,37 +113,35 @@ class Ppg:
 
     def held(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the phase's data so far."""
-        tensors, data = self.buffer.held()
+        tensors, data = self.phase.held()
         return {f"phase.{name}": each for name, each in tensors.items()}, {"phase": data}
 
     def hold(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
         """Go on with them."""
-        self.buffer.hold(under(tensors, "phase"), data["phase"])
+        self.phase.hold(under(tensors, "phase"), data["phase"])
 
     def close(self) -> None:
         """Forget the phase's data."""
-        self.buffer.close()
+        self.phase.close()
 
     def _auxiliary_phase(self) -> dict[str, float]:
         state, recipe = self.state, self.state.recipe
-        stepper, rows = self._stepper(recipe), self.buffer.rows
+        stepper, rows = self._stepper(recipe), self.phase.rows
         self._remember_policy()
         taken: list[dict[str, Tensor]] = []
         step_size = learning_rate(state, recipe.phasic.aux_learning_rate)
         for epoch in range(recipe.phasic.n_aux_epochs):
             size = recipe.phasic.segments(recipe.batch.n_envs)
-            groups = self.buffer.segment_groups(size, state.shuffle_generator)
-            for done, batch in enumerate(self.buffer.batches(groups)):
+            groups = self.phase.groups(size, state.shuffle_generator)
+            for done, batch in enumerate(self.phase.batches(groups)):
                 self.note(
                     f"auxiliary epoch {epoch + 1} of {recipe.phasic.n_aux_epochs}, "
                     f"minibatch {done + 1} of {len(groups)}"
                 )
-                gather = _gathering(state, batch)
-                every = torch.arange(len(batch.numbers["targets"]))
-                measured = stepper.gradient(every, gather)
+                measured = self._gradient(stepper, batch)
                 norm = stepper.step(step_size)
                 taken.append(measured | {"aux_grad_norm": torch.tensor(norm)})
-        self.buffer.clear()
+        self.phase.clear()
         if state.proximal is not None:
             state.proximal.reset()
         return mean_statistics(taken) | {
@@ -148,14 +149,26 @@ class Ppg:
             "aux_grad_steps": float(len(taken)),
         }
 
+    def _gradient(self, stepper: Stepper, batch: Minibatch) -> dict[str, Tensor]:
+        """Leave the gradient of a minibatch in place; return its mean statistics."""
+        parts = [
+            Part(torch.arange(len(each.numbers["targets"])), _gathering(self.state, each))
+            for each in batch.parts
+        ]
+        gradient = self.context.gradient
+        if isinstance(gradient, Gradients):
+            return gradient.of(stepper, parts, batch.rows)
+        return stepper.gradient(*parts[0])
+
     @torch.no_grad()
     def _remember_policy(self) -> None:
         """Keep the policy's parameters at every row, for the clone loss."""
-        groups = [[segment] for segment in range(len(self.buffer))]
-        for done, batch in enumerate(self.buffer.batches(groups)):
-            self.note(f"auxiliary phase: policy of segment {done + 1} of {len(groups)}")
-            params = chunked(self._policy, batch.observations, self.context.chunk_size)
-            self.buffer.attach(batch.segments, "params", params)
+        for buffer in self.phase.own.values():
+            groups = [[segment] for segment in range(len(buffer))]
+            for done, batch in enumerate(buffer.batches(groups)):
+                self.note(f"auxiliary phase: policy of segment {done + 1} of {len(groups)}")
+                params = chunked(self._policy, batch.observations, self.context.chunk_size)
+                buffer.attach(batch.segments, "params", params)
 
     def _policy(self, observation: Observation) -> Tensor:
         """Return the policy's parameters [b, P]."""

@@ -14,7 +14,7 @@ from isobatch.algos.estimates import (
     explained_variance,
     normalized,
 )
-from isobatch.algos.gathering import Gathering
+from isobatch.algos.gathering import DealtGathering, Gathering
 from isobatch.algos.learner import Context, Latest, Learned
 from isobatch.algos.stepping import learning_rate, make_stepper, mean_statistics
 from isobatch.errors import UserError
@@ -33,6 +33,7 @@ COLUMNS = (
     "value_loss", "entropy", "approx_kl", "clip_fraction", "capped_fraction", "grad_norm",
 )  # fmt: skip
 """The statistics of an iteration; null where nothing was learned from it."""
+RowsOf = Gathering | DealtGathering
 TARGET_KL_SLACK = 1.5
 """Updates stop past this many times target_kl, as in Stable-Baselines3."""
 
@@ -113,7 +114,8 @@ class Ppo:
         scaled = normalized(state, advantages, rollout)
         if online.is_due(recipe, state.counters.iterations, rollout):
             statistics |= self._probe(rollout, advantages, scaled)
-        rows_of = Gathering(state, rollout, scaled, targets, ranges, weights)
+        gathering = Gathering if rollout.shards is None else DealtGathering
+        rows_of = gathering(state, rollout, scaled, targets, ranges, weights)
         stepper, value_stepper = self._steppers(recipe)
         apart = Learned({})
         if value_stepper is not None:
@@ -147,7 +149,7 @@ class Ppo:
         )
 
     async def _policy_epochs(
-        self, stepper: Stepper, rows_of: Gathering, n_minibatches: int, step_size: float
+        self, stepper: Stepper, rows_of: RowsOf, n_minibatches: int, step_size: float
     ) -> Learned:
         state, recipe = self.state, self.state.recipe
         taken: list[dict[str, Tensor]] = []
@@ -166,7 +168,7 @@ class Ppo:
         return Learned(mean_statistics(taken), recipe.batch.n_epochs, len(taken))
 
     async def _value_epochs(
-        self, stepper: Stepper, rows_of: Gathering, n_minibatches: int, step_size: float
+        self, stepper: Stepper, rows_of: RowsOf, n_minibatches: int, step_size: float
     ) -> Learned:
         epochs = self.state.recipe.objective.n_value_epochs
         taken: list[dict[str, Tensor]] = []

@@ -9,7 +9,7 @@ G_t = r_t + gamma (1 - d_t) (lambda G_{t+1} + (1 - lambda) max_a Q(s_{t+1}, a))
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from isobatch.algos.estimates import (
     flat_observations,
 )
 from isobatch.algos.learner import Context, Latest, Learned
+from isobatch.algos.sharded import Dealt
 from isobatch.algos.stepping import learning_rate, make_stepper, mean_statistics
 from isobatch.experience import Rollout
 from isobatch.models import QNetwork
@@ -68,7 +69,7 @@ class Pqn:
             "learning_rate": step_size,
             "epsilon": self.network.epsilon,
         }
-        gather = Gathering(state, rollout, targets)
+        gather = _gathering(state, rollout, targets)
         n_minibatches = min(recipe.batch.minibatches_for(len(rollout.actions)), rollout.n_valid)
         by, shuffle = recipe.objective.minibatches_by, state.shuffle_generator
         epochs = recipe.batch.n_epochs if n_minibatches else 0
@@ -105,6 +106,13 @@ def terms(call: Call, samples: Samples) -> tuple[Tensor, dict[str, Tensor]]:
     chosen = call(samples.observation).gather(1, samples.actions).squeeze(1)
     loss = losses.value_loss(chosen, samples.targets)
     return loss, {"value_loss": loss, "q_mean": chosen}
+
+
+def _gathering(state: TrainState, rollout: Rollout, targets: Tensor) -> Any:
+    """Return what picks a rollout's rows for the loss, or what picks each shard's."""
+    if rollout.shards is None:
+        return Gathering(state, rollout, targets)
+    return Dealt(rollout, lambda own, columns: Gathering(state, own, targets[:, columns]))
 
 
 class Gathering:

@@ -5,6 +5,7 @@ from isobatch.experience.collect import Collector
 from isobatch.experience.episodes import EpisodeScores, EpisodeTracker
 from isobatch.experience.play import Evaluation, drawing, play, play_together
 from isobatch.experience.rollout import BY_STEP, Rollout, concatenate, from_tensors, to_tensors
+from isobatch.experience.shards import Shards
 
 __all__ = [
     "Actor",
@@ -15,6 +16,7 @@ __all__ = [
     "Evaluation",
     "Rollout",
     "Several",
+    "Shards",
     "Single",
     "chunked",
     "concatenate",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -73,6 +74,18 @@ class GroupSums:
         return self._squares - across + self.rows_squared * self.mean_square
 
 
+class GradientSums(Protocol):
+    """Sums of the policy gradient over some rows of a rollout."""
+
+    zero: Tensor
+    """[P]."""
+    chunk_size: int
+
+    def __call__(self, rows: Tensor, weightings: Sequence[Tensor]) -> list[Tensor]:
+        """Return the sums [P] over flat rows [b], one for each weighting [T, N] of all rows."""
+        ...
+
+
 class PolicyGradient:
     """The actor's gradient at ratio 1, -sum_i w_i grad log pi(a_i | s_i), of a rollout's rows."""
 
@@ -111,8 +124,34 @@ class PolicyGradient:
         return sums
 
 
+class ShardedGradient:
+    """The same over all shards of a rollout, each differentiated by who owns it."""
+
+    def __init__(
+        self, model: ActorCritic, prepare: Prepare, rollout: Rollout, chunk_size: int
+    ) -> None:
+        assert rollout.shards is not None
+        self.shards, self.chunk_size = rollout.shards, chunk_size
+        self.own = {
+            place: PolicyGradient(model, prepare, rollout.of_shard(place), chunk_size)
+            for place in rollout.shards.own
+        }
+        size = sum(each.numel() for each in model.actor.parameters() if each.requires_grad)
+        self.zero = next(model.actor.parameters()).new_zeros(size)
+
+    def __call__(self, rows: Tensor, weightings: Sequence[Tensor]) -> list[Tensor]:
+        """Return the sums [P] over flat rows [b], one for each weighting [T, N] of all rows."""
+        found = []
+        for place, gradient in self.own.items():
+            columns = self.shards.columns(place)
+            own = [weights[:, columns].contiguous() for weights in weightings]
+            found.append(torch.cat(gradient(self.shards.local(rows, place), own)))
+        total = self.shards.world.folded(found, self.zero.repeat(len(weightings)))
+        return list(total.chunk(len(weightings)))
+
+
 def measure(
-    gradient: PolicyGradient,
+    gradient: GradientSums,
     valid: Tensor,
     advantages: Tensor,
     change: Tensor,
@@ -158,7 +197,7 @@ def measure(
 
 
 def _trace(
-    gradient: PolicyGradient,
+    gradient: GradientSums,
     valid: Tensor,
     advantages: Tensor,
     n_minibatches: int,
@@ -208,9 +247,10 @@ def probe(
     """
     began = time.perf_counter()
     assert isinstance(model, ActorCritic)
+    kind = PolicyGradient if rollout.shards is None else ShardedGradient
     with evaluation_mode(model.actor):
         measured = measure(
-            PolicyGradient(model, prepare, rollout, chunk_size),
+            kind(model, prepare, rollout, chunk_size),
             rollout.valid,
             advantages,
             change,

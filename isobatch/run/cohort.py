@@ -72,6 +72,8 @@ def why_alone(recipe: Recipe) -> str | None:
         return "its batch changes while it trains"
     if recipe.machine.exact_resume:
         return "exact_resume keeps the actions of a single run"
+    if recipe.machine.shards > 1:
+        return "it is computed by shards"
     if recipe.environment.remake_steps:
         return "its environments are re-made while it trains"
     if recipe.environment.vectorization == "supervised":
@@ -260,6 +262,10 @@ class Seat:
         """
         events, self._events = self._events, {}
         return events
+
+    def stopping(self, asked: bool) -> bool:
+        """Stop when asked."""
+        return asked
 
     def close(self) -> None:
         """Leave that to the pool's owner."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -44,7 +44,6 @@ class Place(Protocol):
     env: envs.BatchedEnv
     make_env: MakeEnv | None
     chunk_size: int
-
     def move(self, state: TrainState) -> dict[str, Any]:
         """Follow the schedule, or what was measured; say what moved, or why nothing could."""
         ...
@@ -61,15 +60,40 @@ class Place(Protocol):
         """Return how many failed or were made anew since this was asked, as a row's columns."""
         ...
 
+    def stopping(self, asked: bool) -> bool:
+        """Say whether the run stops after this iteration, where this process is `asked` to."""
+        ...
+
     def close(self) -> None:
         """Close them, once."""
         ...
 
 
-def warm_up_actor(state: TrainState, made: int) -> Single:
+class Share(NamedTuple):
+    """One of equal parts of a run's environments: a shard."""
+
+    place: int = 0
+    count: int = 1
+
+    def of(self, n_envs: int) -> int:
+        """Return how many of `n_envs` environments are in it."""
+        return n_envs // self.count
+
+    def generator(self, device: torch.device, *numbers: int) -> torch.Generator:
+        """Return random numbers of its own, which depend on `numbers` beside it."""
+        if self.count == 1:
+            return mixed_generator(*numbers, device=device)
+        # The last number tells them from all others; zeros at the end would count for nothing.
+        return mixed_generator(*numbers, self.place, SHARD, device=device)
+
+
+WHOLE, SHARD = Share(), 0x5A
+"""All environments; and what the random numbers of shards are mixed with."""
+
+
+def warm_up_actor(state: TrainState, made: int, share: Share = WHOLE) -> Single:
     """Return who acts before training begins, with random numbers that `made` environments have."""
-    device = state.action_generator.device
-    generator = mixed_generator(state.recipe.seed, made, device=device)
+    generator = share.generator(state.action_generator.device, state.recipe.seed, made)
     return Single(state.model, state.observation_normalizer, generator)
 
 
@@ -84,11 +108,12 @@ class Environments:
         numbers: Mapping[str, Any] | None = None,
         again: Sequence[Mapping[str, int]] | None = None,
         clock: Clock = OFF,
+        share: Share = WHOLE,
     ) -> None:
         """`numbers` are those of the checkpoint that the run goes on from, at its batch.
 
         Its environments are made `again` where it says which they were (`parts`), otherwise others
-        with seeds not used yet.
+        with seeds not used yet. Of a `share` they are numbered on their own.
         """
         scaling.check_schedule(recipe)
         make_env = envs.maker_of(recipe, make_env)
@@ -99,11 +124,12 @@ class Environments:
         self.asked, self.make_env, self.device, self._clock = recipe, make_env, device, clock
         self.begin = scaling.at(recipe, 0)
         """The recipe at the batch to begin with."""
+        self.share = share
         self.made = 0
-        """Environments made so far, whose seeds are used up."""
+        """Environments of the share made so far, whose seeds are used up."""
         if numbers:
             self.begin = scaling.at_batch(recipe, Batch(**numbers["batch"]))
-            self.made = numbers["counters"]["environments"]
+            self.made = -(-numbers["counters"]["environments"] // share.count)
         self.env = self._make(self.begin, again)
         self.image = self.env.observation_layout.image
         self.chunk_size = chunk_rows(self.image, recipe.model.encoder, recipe.machine.chunk_size)
@@ -153,25 +179,34 @@ class Environments:
     def move(self, state: TrainState) -> dict[str, Any]:
         """Follow the schedule, or what was measured; say what moved, or why nothing could."""
         before = state.recipe
-        after, said = self._wanted(state)
+        after, said = wanted(self.asked, state)
         if after.batch == before.batch:
             return said
         if after.batch.n_envs > state.steps_left:
             return {}
+        self.follow(before, after)
+        state.move(after)
+        return {"reshaped": difference(before, after), **said}
+
+    def follow(self, before: Recipe, after: Recipe) -> None:
+        """Make other environments where there is to be another number of them."""
         if after.batch.n_envs != before.batch.n_envs:
             self.env.close()
             self.env, self._collector = self._make(after), None
-        state.move(after)
-        return {"reshaped": _difference(before, after), **said}
 
     async def warm_up(self, state: TrainState) -> int:
         """Spread new environments over their episodes where asked; return the steps it took."""
+        taken = self.spread(state)
+        if taken:
+            state.episodes.restart(state.recipe.batch.n_envs, under_way=True)
+        return taken
+
+    def spread(self, state: TrainState) -> int:
+        """The same, and leave it to the caller to forget the episodes under way."""
         if self._collector is not None or not state.recipe.environment.stagger:
             return 0
-        actor = warm_up_actor(state, self.made)
-        taken = stagger(self.collector, actor, actor.generator)
-        state.episodes.restart(state.recipe.batch.n_envs, under_way=True)
-        return taken
+        actor = warm_up_actor(state, self.made, self.share)
+        return stagger(self.collector, actor, actor.generator)
 
     @property
     def collector(self) -> Collector:
@@ -210,11 +245,12 @@ class Environments:
     def collect(self, state: TrainState) -> Rollout:
         """Collect one rollout; the budget's last is cut so that it is never overrun."""
         left = state.steps_left
-        return self.collector.collect(
-            self._watched(state.actor),
-            state.recipe.batch.n_steps,
-            row_limit=left if left < state.recipe.batch.rollout_size else None,
-        )
+        limit = left if left < state.recipe.batch.rollout_size else None
+        return self.collect_by(state.actor, state.recipe.batch.n_steps, limit)
+
+    def collect_by(self, actor: Single, n_steps: int, row_limit: int | None = None) -> Rollout:
+        """Collect `n_steps` steps of an actor, or fewer so that there are `row_limit` rows."""
+        return self.collector.collect(self._watched(actor), n_steps, row_limit=row_limit)
 
     def _watched(self, actor: Single) -> Single:
         """Time how it acts, and its values."""
@@ -258,28 +294,21 @@ class Environments:
         remade, env.remade = env.remade, 0
         return {"envs_remade": remade}
 
+    def stopping(self, asked: bool) -> bool:
+        """Stop when asked."""
+        return asked
+
     def close(self) -> None:
         """Close them, once."""
         if not self._closed:
             self._closed = True
             self.env.close()
 
-    def _wanted(self, state: TrainState) -> tuple[Recipe, dict[str, str]]:
-        """Return the recipe at the batch to go on with, and what is to be said of it."""
-        if not self.asked.reshape.is_adaptive:
-            return scaling.at(self.asked, state.counters.env_steps), {}
-        if state.counters.iterations % self.asked.probe_interval:
-            return state.recipe, {}  # Nothing was measured since it was last asked.
-        decision = adaptive.decide(self.asked, state.recipe.batch, state.probe)
-        if decision is None:
-            return state.recipe, {}
-        return scaling.at_batch(self.asked, decision.batch), {"decision": decision.why}
-
     def _make(
         self, recipe: Recipe, again: Sequence[Mapping[str, int]] | None = None
     ) -> envs.BatchedEnv:
         refuse_too_large(recipe)
-        every, n_envs = recipe.environment.remake_steps, recipe.batch.n_envs
+        every, n_envs = recipe.environment.remake_steps, self.share.of(recipe.batch.n_envs)
         sizes = shares(n_envs) if every else [n_envs]
         parts = self._parts = list[Part]()
         try:
@@ -298,7 +327,7 @@ class Environments:
     def _make_part(self, recipe: Recipe, count: int, first: int | None = None) -> Part:
         """Make some environments: those numbered from `first` on, or the next ones."""
         number = self.made if first is None else first
-        seeds = env_seeds(recipe.seed, count, first=number)
+        seeds = self._seeds(count, number)
         env = envs.make(recipe, seeds, make_env=self.make_env)
         if first is None:
             self.made += count
@@ -308,9 +337,29 @@ class Environments:
 
     def _fresh_seed(self) -> int:
         """Return the seed of one more environment."""
-        (seed,) = env_seeds(self.asked.seed, 1, first=self.made)
+        (seed,) = self._seeds(1, self.made)
         self.made += 1
         return seed
+
+    def _seeds(self, count: int, first: int) -> list[int]:
+        """Return the seeds of environments of the share, from its `first` one on.
+
+        Shards take turns among the numbers of a run's environments.
+        """
+        place, shards = self.share
+        return env_seeds(self.asked.seed, count, first * shards + place, stride=shards)
+
+
+def wanted(asked: Recipe, state: TrainState) -> tuple[Recipe, dict[str, str]]:
+    """Return the recipe at the batch to go on with, and what is to be said of it."""
+    if not asked.reshape.is_adaptive:
+        return scaling.at(asked, state.counters.env_steps), {}
+    if state.counters.iterations % asked.probe_interval:
+        return state.recipe, {}  # Nothing was measured since it was last asked.
+    decision = adaptive.decide(asked, state.recipe.batch, state.probe)
+    if decision is None:
+        return state.recipe, {}
+    return scaling.at_batch(asked, decision.batch), {"decision": decision.why}
 
 
 def _single(make_env: MakeEnv) -> MakeEnv:
@@ -325,7 +374,7 @@ def _single(make_env: MakeEnv) -> MakeEnv:
     return make_env
 
 
-def _difference(before: Recipe, after: Recipe) -> str:
+def difference(before: Recipe, after: Recipe) -> str:
     """Say which fields moved: n_envs 8 -> 32, learning_rate 0.001 -> 0.0005."""
     pairs = ((name, before.values[name], value) for name, value in after.values.items())
     return ", ".join(f"{name} {old:.4g} -> {new:.4g}" for name, old, new in pairs if old != new)

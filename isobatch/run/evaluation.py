@@ -30,7 +30,7 @@ from isobatch.models import QNetwork
 from isobatch.models.agent import evaluation_mode
 from isobatch.recipe import Recipe
 from isobatch.run import policy
-from isobatch.run.store import RunDirectory
+from isobatch.run.store import Elsewhere, RunDirectory
 from isobatch.state import TrainState
 from isobatch.text import counted, duration
 
@@ -131,7 +131,9 @@ class Marks:
     ) -> None:
         """`tell` is given the row of each evaluation."""
         recipe = state.recipe
-        self.at = recipe.evaluation.marks(recipe.total_timesteps)
+        # Of several workers the first plays them: they change nothing that the others need.
+        elsewhere = isinstance(directory, Elsewhere)
+        self.at = [] if elsewhere else recipe.evaluation.marks(recipe.total_timesteps)
         """Environment steps, ascending."""
         self._evaluate, self._clock = evaluate, clock
         self._directory, self._make_env, self._width = directory, make_env, None

@@ -12,12 +12,14 @@ from typing import Any
 from isobatch import machine, scaling
 from isobatch.algos import Context, Learned, Learner, make_learner
 from isobatch.algos.learner import TakeGradient, own_gradient
+from isobatch.algos.sharded import Gradients
 from isobatch.batch import Batch
 from isobatch.errors import UserError
 from isobatch.experience import Rollout
 from isobatch.noise import online
 from isobatch.recipe import Recipe
 from isobatch.run import exact, policy
+from isobatch.run.dealt import Dealt
 from isobatch.run.divergence import Guard
 from isobatch.run.environments import Environments, Place
 from isobatch.run.evaluation import Evaluate, Marks, by_itself
@@ -28,6 +30,7 @@ from isobatch.run.sinks import MetricsFile, Sink, Sinks
 from isobatch.run.store import Checkpoint, RunDirectory
 from isobatch.state import TrainState
 from isobatch.turns import at_once
+from isobatch.world import ALONE
 
 OnIteration = Callable[[dict[str, Any]], bool | None]
 """Is given each row; returning False stops the run, saved."""
@@ -35,7 +38,7 @@ OnIteration = Callable[[dict[str, Any]], bool | None]
 
 def run(
     state: TrainState,
-    environments: Environments,
+    environments: Environments | Dealt,
     directory: RunDirectory,
     sinks: Iterable[Sink],
     on_iteration: OnIteration | None = None,
@@ -51,6 +54,10 @@ def run(
     if image:
         machine.keep_freed_memory()
     threads, work = state.recipe.machine.threads, _gradient_work(state, environments)
+    gradient: TakeGradient = own_gradient
+    if isinstance(environments, Dealt):
+        # As many threads wherever a shard is computed: their number changes the last bits.
+        threads, gradient = threads or 1, Gradients(environments.world)
     with machine.torch_threads(threads, image, work), stop_requests() as stop:
         course = training(
             state,
@@ -58,6 +65,7 @@ def run(
             directory,
             sinks,
             stop,
+            gradient=gradient,
             on_iteration=on_iteration,
             exactly=exactly,
             profile=profile,
@@ -65,7 +73,7 @@ def run(
         return at_once(course)
 
 
-def _gradient_work(state: TrainState, environments: Environments) -> int:
+def _gradient_work(state: TrainState, environments: Environments | Dealt) -> int:
     """Return rows x parameters of a gradient at the batch the run began with.
 
     Not of the moment: a run that is resumed must have as many threads as before.
@@ -99,7 +107,10 @@ async def training(
     heard = Sinks([MetricsFile(directory)], sinks)
     clock = profile.clock
     marks = Marks(directory, state, environments.make_env, heard.evaluation, evaluate, clock)
-    context = Context(state, environments.chunk_size, directory.path, heard.note, gradient, clock)
+    world = environments.world if isinstance(environments, Dealt) else ALONE
+    context = Context(
+        state, environments.chunk_size, directory.path, heard.note, gradient, clock, world
+    )
     learner = make_learner(context)
     keeper = Keeper(directory, environments, learner, stop)
     clock.watch(keeper, "checkpoints", "settle", "keep", "checkpoint", "rescue")
@@ -191,7 +202,7 @@ async def _iterate(
         with clock.section("metrics"):
             asked = on_iteration is not None and on_iteration(dict(row)) is False
         profile.iterated()
-        if asked or stop.requested:
+        if environments.stopping(asked or stop.requested):
             return
     await marks.finish(state, environments.env)
 

@@ -325,6 +325,37 @@ class RunDirectory:
         )
 
 
+class Elsewhere(RunDirectory):
+    """The run directory as workers have it who write nothing: the first one does."""
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Write nothing."""
+
+    def append_evaluation(self, row: dict[str, Any]) -> None:
+        """Write nothing."""
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Return none: they are the first worker's."""
+        return []
+
+    def save_checkpoint(
+        self,
+        tensors: dict[str, Tensor],
+        data: dict[str, Any],
+        iterations: int,
+        needed: Iterable[str] = (),
+    ) -> None:
+        """Write nothing."""
+
+    def save_policy(
+        self,
+        tensors: dict[str, Tensor],
+        data: dict[str, Any],
+        keep: Literal["last", "part", "best"] = "last",
+    ) -> None:
+        """Write nothing."""
+
+
 def refuse_taken(path: Path) -> None:
     """Refuse an output directory that holds anything."""
     try:

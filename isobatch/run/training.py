@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from isobatch import __version__, algos
 from isobatch.clock import OFF, Clock
@@ -22,14 +23,17 @@ from isobatch.models.own import name_of
 from isobatch.presets import family_preset, preset
 from isobatch.recipe import USERS_OWN, Recipe, check_budget
 from isobatch.run import exact, store, trackers
+from isobatch.run.dealt import Dealt
 from isobatch.run.divergence import Diverged
 from isobatch.run.environments import Environments
 from isobatch.run.live import terminal
 from isobatch.run.loop import OnIteration, run
 from isobatch.run.profile import Profile, kept
 from isobatch.run.result import Run
+from isobatch.run.sealed import sealed, unsealed
 from isobatch.run.sinks import Sink
 from isobatch.state import TrainState
+from isobatch.world import Group, World
 
 EncoderLike = EncoderFactory | torch.nn.Module
 READABLE = ("0.1.0", "0.2.0")
@@ -49,6 +53,7 @@ def train(
     quiet: bool = False,
     profile: bool | Clock = False,
     track: str | Iterable[str] = (),
+    group: Group | None = None,
     **overrides: Any,
 ) -> Run:
     """Train a policy and return its run.
@@ -60,7 +65,8 @@ def train(
     file and, unless `quiet`, the terminal. `on_iteration` receives each row; returning False saves
     and stops the run. `track` names trackers: tensorboard, wandb. With `profile` the run reports at
     the end where the time went and saves it to profile.json; a `Clock` may have been started
-    earlier.
+    earlier. `group` are the processes that train it together (`isobatch.workers`): all of them call
+    this with the same recipe and `out`, and the first one writes.
     """
     clock, sinks = _clock(profile), [*sinks, *trackers.make(track)]
     custom = None if isinstance(encoder, str) else encoder
@@ -69,22 +75,24 @@ def train(
     recipe = _recipe(env, make_env, algo, recipe, overrides)
     check_budget(recipe)
     algos.check(recipe)
+    world = World(recipe.machine.shards, group)
     path = Path(out) if out is not None else default_path(recipe)
-    store.refuse_taken(path)
+    if world.is_first:
+        store.refuse_taken(path)
     device = choose_device(recipe.machine.device)
     with clock.section("making"):
-        environments = Environments(recipe, make_env, device, clock=clock)
+        environments = _environments(world, recipe, make_env, device, clock=clock)
     try:
         with clock.section("making"):
             state = _begin(environments, custom)
-        directory, profiled = store.RunDirectory.create(path, recipe), _profile(clock, state)
+        directory, profiled = _created(world, path, recipe), _profile(clock, state)
         try:
-            heard = _heard(sinks, quiet)
+            heard = _heard(sinks, quiet, world)
             with kept(profiled, directory, quiet):
                 stopped = run(state, environments, directory, heard, on_iteration, profile=profiled)
             return Run(path, interrupted=stopped)
         except UserError as error:
-            if not directory.metrics() and not isinstance(error, Diverged):
+            if world.is_first and not directory.metrics() and not isinstance(error, Diverged):
                 directory.discard()  # The environment's very first rollout was unusable.
             raise
         finally:
@@ -107,6 +115,7 @@ def resume(
     quiet: bool = False,
     profile: bool | Clock = False,
     track: str | Iterable[str] = (),
+    group: Group | None = None,
 ) -> Run:
     """Resume a run from its last valid checkpoint, with a longer budget if one is given.
 
@@ -118,9 +127,12 @@ def resume(
 
     A run trained with `exact_resume` continues in its old environments: they are recreated and all
     their actions are replayed. `allow_inexact` resumes in new environments, or on another machine.
-    `profile` and `track` are as in `train`, for the resumed part.
+    `profile` and `track` are as in `train`, for the resumed part. So is `group`: a run goes on with
+    any number of workers.
     """
     clock, sinks = _clock(profile), [*sinks, *trackers.make(track)]
+    if group is not None and group.rank:
+        return _join_in(Path(path), make_env, encoder, on_iteration, clock, group)
     directory = store.RunDirectory.open(path)
     try:
         recipe = directory.recipe
@@ -137,17 +149,21 @@ def resume(
             check_version(path, numbers)
             if total_timesteps is None:
                 refuse_other_budget(path, recipe, numbers)
+        world = World(recipe.machine.shards, group)
+        world.from_first(_packed(recipe, checkpoint))
         device = choose_device(recipe.machine.device)
         exactly = checkpoint if _resumes_exactly(recipe, numbers) and not allow_inexact else None
         with understanding(f"{path}: the checkpoint"):
             again = exact.parts(exactly.numbers) if exactly else None
             with clock.section("making"):
-                environments = Environments(recipe, make_env, device, numbers, again, clock)
+                environments = _environments(
+                    world, recipe, make_env, device, numbers, again, clock
+                )
         try:
             with clock.section("making"):
                 state = _begin(environments, encoder)
             restore(state, directory, recipe, checkpoint)
-            heard, profiled = _heard(sinks, quiet), _profile(clock, state)
+            heard, profiled = _heard(sinks, quiet, world), _profile(clock, state)
             with kept(profiled, directory, quiet):
                 stopped = run(
                     state, environments, directory, heard, on_iteration, exactly, profiled
@@ -157,6 +173,76 @@ def resume(
             environments.close()
     finally:
         directory.release()
+
+
+def _join_in(
+    path: Path,
+    make_env: MakeEnv | None,
+    encoder: EncoderLike | None,
+    on_iteration: OnIteration | None,
+    clock: Clock,
+    group: Group,
+) -> Run:
+    """Go on with a run as one of the workers that read and write nothing."""
+    recipe, checkpoint = _unpacked(group.broadcast(None))
+    world = World(recipe.machine.shards, group)
+    numbers = checkpoint[1] if checkpoint else None
+    device = choose_device(recipe.machine.device)
+    environments = _environments(world, recipe, make_env, device, numbers, clock=clock)
+    try:
+        state = _begin(environments, encoder)
+        if checkpoint:
+            state.load(*checkpoint)
+        state.counters.restarts += 1
+        directory = store.Elsewhere(path)
+        try:
+            stopped = run(state, environments, directory, [], on_iteration)
+        finally:
+            directory.release()
+        return Run(path, interrupted=stopped)
+    finally:
+        environments.close()
+
+
+def _packed(recipe: Recipe, checkpoint: store.Checkpoint | None) -> bytes:
+    """Return a recipe and a checkpoint as the other workers get them."""
+    tensors = {} if checkpoint is None else checkpoint.tensors
+    data = {"asked": recipe.to_toml(), "numbers": checkpoint and checkpoint.numbers}
+    return sealed(tensors, data)
+
+
+def _unpacked(content: bytes) -> tuple[Recipe, tuple[dict[str, Tensor], dict[str, Any]] | None]:
+    """Return what `_packed` was given."""
+    tensors, data = unsealed(content, "the first worker's checkpoint")
+    numbers = data["numbers"]
+    return Recipe.from_toml(data["asked"]), None if numbers is None else (tensors, numbers)
+
+
+def _environments(
+    world: World,
+    recipe: Recipe,
+    make_env: MakeEnv | None,
+    device: torch.device,
+    numbers: Mapping[str, Any] | None = None,
+    again: Sequence[Mapping[str, int]] | None = None,
+    clock: Clock = OFF,
+) -> Environments | Dealt:
+    """Return the environments of a run, or of the shards of it that this worker owns."""
+    if world.is_sharded:
+        return Dealt(world, recipe, make_env, device, numbers, clock)
+    if world.size > 1:
+        raise UserError(
+            f"{world.size} workers share one shard: choose --shards {world.size} or more",
+            field="shards",
+        )
+    return Environments(recipe, make_env, device, numbers, again, clock)
+
+
+def _created(world: World, path: Path, recipe: Recipe) -> store.RunDirectory:
+    """Make the run directory; workers other than the first wait for it."""
+    made = store.RunDirectory.create(path, recipe) if world.is_first else None
+    world.from_first(b"" if made is not None else None)
+    return store.Elsewhere(path) if made is None else made
 
 
 def restore(
@@ -240,8 +326,9 @@ def _profile(clock: Clock, state: TrainState) -> Profile:
     return Profile(clock)
 
 
-def _heard(sinks: Iterable[Sink], quiet: bool) -> list[Sink]:
-    return [*([] if quiet else [terminal()]), *sinks]
+def _heard(sinks: Iterable[Sink], quiet: bool, world: World) -> list[Sink]:
+    """Return who is told of a run: nobody by workers other than the first."""
+    return [*([] if quiet else [terminal()]), *sinks] if world.is_first else []
 
 
 def _recipe(
@@ -263,7 +350,7 @@ def _recipe(
     return family_preset("python", id_of(make_env) or USERS_OWN, algo or "ppo", **overrides)
 
 
-def _begin(environments: Environments, encoder: EncoderLike | None) -> TrainState:
+def _begin(environments: Environments | Dealt, encoder: EncoderLike | None) -> TrainState:
     """Return the state of a run at the batch it begins with."""
     recipe, env = environments.begin, environments.env
     algos.check(recipe, env.observation_layout)

@@ -4,7 +4,7 @@ from isobatch.scaling.factors import Factors
 from isobatch.scaling.keep import KEEPS, Keep, advised_keep
 from isobatch.scaling.rescaled import Rescaled, rescale
 from isobatch.scaling.rules import SIZES, Change
-from isobatch.scaling.schedule import at, at_batch, check_schedule
+from isobatch.scaling.schedule import at, at_batch, check_schedule, stages
 
 __all__ = [
     "KEEPS",
@@ -18,4 +18,5 @@ __all__ = [
     "at_batch",
     "check_schedule",
     "rescale",
+    "stages",
 ]

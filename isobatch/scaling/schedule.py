@@ -14,7 +14,7 @@ def at(recipe: Recipe, env_steps: int) -> Recipe:
 
     Its hyperparameters belong to its own batch; every stage is rescaled from there.
     """
-    begun = [stage for stage in _stages(recipe) if stage.env_steps <= env_steps]
+    begun = [stage for stage in stages(recipe) if stage.env_steps <= env_steps]
     return _staged(recipe, begun[-1]) if begun else recipe
 
 
@@ -33,11 +33,12 @@ def _staged(recipe: Recipe, stage: Stage) -> Recipe:
     return recipe.replace(**stage.sizes)
 
 
-def _stages(recipe: Recipe) -> tuple[Stage, ...]:
+def stages(recipe: Recipe) -> tuple[Stage, ...]:
+    """Return the stages of a recipe's batch schedule."""
     return parse_schedule(recipe.reshape.batch_schedule, recipe.total_timesteps)
 
 
 def check_schedule(recipe: Recipe) -> None:
     """Refuse a schedule with a stage that cannot be."""
-    for stage in _stages(recipe):
+    for stage in stages(recipe):
         at(recipe, stage.env_steps)

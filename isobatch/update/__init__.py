@@ -1,7 +1,16 @@
 """From rows to a gradient step: partition, sum, divide by the number of rows, clip, step."""
 
 from isobatch.update.compiled import CompiledGradient, worth_compiling
-from isobatch.update.gradient import Call, Evaluate, Gather, Joinable, RowSums, chunk_rows, sums
+from isobatch.update.gradient import (
+    Call,
+    Evaluate,
+    Gather,
+    Joinable,
+    RowSums,
+    chunk_rows,
+    means,
+    sums,
+)
 from isobatch.update.partition import minibatches
 from isobatch.update.step import Stepper
 from isobatch.update.table import Table
@@ -16,6 +25,7 @@ __all__ = [
     "Stepper",
     "Table",
     "chunk_rows",
+    "means",
     "minibatches",
     "sums",
     "worth_compiling",

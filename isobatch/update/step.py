@@ -25,7 +25,7 @@ class Chunks(NamedTuple):
     sums: list[Tensor]
 
 
-@dataclass
+@dataclass(eq=False)
 class Stepper:
     """Takes gradient steps on per-sample losses."""
 
@@ -59,6 +59,10 @@ class Stepper:
             self.parameters.gradient.zero_()
             parts = [backward(self.model, rows)]
         return means(parts[0].names, [each for part in parts for each in part.sums], len(rows))
+
+    def backward(self, rows: Tensor, gather: Gather, count: int) -> Chunks:
+        """Add to the gradient that of the loss summed over `rows`, divided by `count`."""
+        return self._backward(self.model, rows, gather, count)
 
     def _backward(self, model: nn.Module, rows: Tensor, gather: Gather, count: int) -> Chunks:
         """Add the gradient of the summed loss / count to the model's."""
