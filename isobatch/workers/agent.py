@@ -294,6 +294,7 @@ class Agent(SimpleElasticAgent):
                 self._hurry(codes)
             return RunResult(WorkerState.HEALTHY)
         if not any(codes.values()):
+            self.exit_code = 0
             return RunResult(WorkerState.SUCCEEDED, return_values=dict.fromkeys(codes))
         self._take_down(codes)
         return RunResult(WorkerState.FAILED)

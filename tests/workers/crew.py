@@ -5,14 +5,12 @@
 
 import json
 import os
-import signal
 import sys
 import time
 from pathlib import Path
 
 import torch
 
-from isobatch.errors import UserError
 from isobatch.run.interrupt import stop_requests
 from isobatch.workers.heartbeat import Heartbeat
 from isobatch.workers.membership import LOST, Membership, PeerLost, join, membership
@@ -77,47 +75,18 @@ def steady(member: Membership, folder: Path) -> int:
     return 130 if asked else 0
 
 
-def deaf(member: Membership, folder: Path) -> int:
-    """Listen to no signal."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    leave(member, folder, pid=os.getpid())
-    time.sleep(100)
-    return 0
-
-
 def hang(member: Membership, folder: Path) -> int:
-    """Keep the others waiting, the first time."""
+    """Keep the others waiting."""
     group = join(member)
     with Heartbeat(group, silence=SILENCE, interval=INTERVAL, patience=1.5):
-        if member.rank == 1 and not member.restarts:
+        if member.rank == 1:
             oversleep()
         group.gather_bytes(torch.zeros(1).byte())
-    leave(member, folder, time=time.time())
-    group.close()
     return 0
 
 
 def oversleep() -> None:
     time.sleep(100)
-
-
-def mistake(member: Membership, folder: Path) -> int:
-    """Find the user's mistake."""
-    leave(member, folder, pid=os.getpid())
-    if member.rank == 0:  # Too slow to say it itself.
-        time.sleep(100)
-    raise UserError("there is no such environment")
-
-
-def crash(member: Membership, folder: Path) -> int:
-    """Fail in worker 1, which the exchange of the others notices."""
-    group = join(member)
-    leave(member, folder, pid=os.getpid())
-    if member.rank == 1:
-        raise LookupError("nothing there")
-    group.gather_bytes(torch.zeros(1).byte())
-    return 0
 
 
 def leave(member: Membership, folder: Path, **found: object) -> None:
@@ -126,7 +95,7 @@ def leave(member: Membership, folder: Path, **found: object) -> None:
     path.with_suffix(".part").rename(path)
 
 
-TASKS = (exchange, steady, deaf, hang, mistake, crash)
+TASKS = (exchange, steady, hang)
 
 
 def main() -> int:
@@ -135,9 +104,6 @@ def main() -> int:
     task = {each.__name__: each for each in TASKS}[sys.argv[1]]
     try:
         return task(member, Path(sys.argv[2]))
-    except UserError as error:
-        print(f"isobatch: {error}", file=sys.stderr)
-        return 2
     except PeerLost as error:
         print(f"isobatch: {error}", file=sys.stderr)
         return LOST
