@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch.distributed as dist
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from isobatch.errors import printable
 from isobatch.workers.membership import LOST, TIMEOUT, Group
@@ -100,7 +100,7 @@ class Heartbeat:
 
         On a connection of its own: the group's serves one call at a time, and waits in it.
         """
-        store: dist.Store | None = None
+        store: Store | None = None
         count, over = 0, False
         while not over:
             over = self._over.wait(self._interval if count else 0)
@@ -111,7 +111,7 @@ class Heartbeat:
             except RuntimeError:
                 store = None
 
-    def _round(self, store: dist.Store, count: int, done: bool) -> None:
+    def _round(self, store: Store, count: int, done: bool) -> None:
         own = Beat(count, self._group.exchanges, self._steps, _place(), done)
         store.set(_key(self._group.rank), json.dumps(own))
         ranks = [rank for rank in range(self._group.size) if store.check([_key(rank)])]

@@ -20,6 +20,11 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import (
+    PrefixStore,  # pyright: ignore[reportPrivateImportUsage]
+    Store,  # pyright: ignore[reportPrivateImportUsage]
+    TCPStore,  # pyright: ignore[reportPrivateImportUsage]
+)
 
 from isobatch.errors import UserError, one_line
 
@@ -121,14 +126,14 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(host: str, port: int = 0) -> dist.TCPStore:
+def serve(host: str, port: int = 0) -> TCPStore:
     """Return the store that workers meet at, served by a thread of this process.
 
     It listens at `host` alone; port 0 takes a free one.
     """
     listening = listen(host, port)
     port = listening.getsockname()[1]
-    return dist.TCPStore(
+    return TCPStore(
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
     )
 
@@ -146,8 +151,8 @@ def join(
         _keep_to_loopback()
     server = serve(member.host, member.port) if member.serves else None
 
-    def connect(seconds: float) -> dist.Store:
-        return dist.TCPStore(
+    def connect(seconds: float) -> Store:
+        return TCPStore(
             member.host,
             member.port,
             is_master=False,
@@ -163,7 +168,7 @@ def join(
             f"{_first_line(error)}"
         ) from None
     prefix, peers = _meet(meeting, member, patience)
-    store = dist.PrefixStore(prefix, meeting)
+    store = PrefixStore(prefix, meeting)
     with _exchanging():
         dist.init_process_group(
             backend,
@@ -173,7 +178,7 @@ def join(
             timeout=timedelta(seconds=timeout),
         )
     return Group(
-        member, peers, store, lambda seconds: dist.PrefixStore(prefix, connect(seconds)), server
+        member, peers, store, lambda seconds: PrefixStore(prefix, connect(seconds)), server
     )
 
 
@@ -185,7 +190,7 @@ def _keep_to_loopback() -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = found
 
 
-def _meet(store: dist.Store, member: Membership, patience: float) -> tuple[str, list[Peer]]:
+def _meet(store: Store, member: Membership, patience: float) -> tuple[str, list[Peer]]:
     """Agree on a prefix of keys for this generation of workers, and learn who they are.
 
     The store outlives workers: after a restart it holds the keys of those before, and after a
@@ -193,14 +198,14 @@ def _meet(store: dist.Store, member: Membership, patience: float) -> tuple[str, 
     own, and worker 0, which names the generation, answers to that word.
     """
     deadline = time.monotonic() + patience
-    meeting = dist.PrefixStore(f"isobatch/{member.run_id}", store)
+    meeting = PrefixStore(f"isobatch/{member.run_id}", store)
     word, host = secrets.token_hex(8), socket.gethostname()
     meeting.set(f"here/{member.rank}", json.dumps([word]))
     if member.rank == 0:
         _name_generation(meeting, member.size, deadline)
     _wait(meeting, [f"generation/{word}"], deadline, "worker 0")
     name = meeting.get(f"generation/{word}").decode()
-    generation = dist.PrefixStore(name, meeting)
+    generation = PrefixStore(name, meeting)
     generation.set(f"joined/{member.rank}", json.dumps([member.rank, host, os.getpid()]))
     keys = [f"joined/{rank}" for rank in range(member.size)]
     _wait(generation, keys, deadline, "the others")
@@ -208,10 +213,10 @@ def _meet(store: dist.Store, member: Membership, patience: float) -> tuple[str, 
     return f"isobatch/{member.run_id}/{name}", peers
 
 
-def _name_generation(meeting: dist.Store, size: int, deadline: float) -> None:
+def _name_generation(meeting: Store, size: int, deadline: float) -> None:
     """Answer every word that comes, a dead worker's too, until all have joined."""
     name = secrets.token_hex(8)
-    generation = dist.PrefixStore(name, meeting)
+    generation = PrefixStore(name, meeting)
     others = list(range(1, size))
     answered: set[str] = set()
     while True:
@@ -229,7 +234,7 @@ def _name_generation(meeting: dist.Store, size: int, deadline: float) -> None:
         time.sleep(POLL)
 
 
-def _wait(store: dist.Store, keys: list[str], deadline: float, whom: str) -> None:
+def _wait(store: Store, keys: list[str], deadline: float, whom: str) -> None:
     # By looking again: a store's own wait prints warnings as it times out.
     while not store.check(keys):
         if time.monotonic() > deadline:
@@ -244,9 +249,9 @@ class Group:
         self,
         member: Membership,
         peers: list[Peer],
-        store: dist.Store,
-        connect: Callable[[float], dist.Store],
-        server: dist.TCPStore | None = None,
+        store: Store,
+        connect: Callable[[float], Store],
+        server: TCPStore | None = None,
     ) -> None:
         self.member, self.peers, self.store = member, peers, store
         self.rank, self.size = member.rank, member.size
@@ -302,7 +307,7 @@ class Group:
     def close(self, patience: float = 10.0) -> None:
         """Leave the group. A worker that serves the store stays until the others have left."""
         with suppress(RuntimeError):  # The store's host may be gone, at the end.
-            self.store.set(f"left/{self.rank}", b"1")
+            self.store.set(f"left/{self.rank}", "")
             if self._server is not None:
                 everyone = [f"left/{rank}" for rank in range(self.size)]
                 _wait(self.store, everyone, time.monotonic() + patience, "the others")

@@ -68,7 +68,7 @@ def steady(member: Membership, folder: Path) -> int:
             count += 1
             time.sleep(0.01)
         if finish and group.rank == 0:
-            time.sleep(SILENCE + 1.5)  # Those that are done are not missed.
+            time.sleep(SILENCE + 1)  # Those that are done are not missed.
     group.close()
     if asked:
         (folder / f"saved-{group.rank}").touch()

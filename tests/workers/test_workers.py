@@ -118,7 +118,7 @@ def alive(pid):
     return state(pid) not in "ZX"
 
 
-def wait_until(reached, said=str, seconds=20.0):
+def wait_until(reached, said=lambda: "", seconds=20.0):
     began = time.monotonic()
     while not reached():
         assert time.monotonic() - began < soon(seconds), said()
