@@ -29,6 +29,7 @@ from torch.distributed.elastic.agent.server.api import (
     WorkerSpec,
     WorkerState,
 )
+from torch.distributed.elastic.events.api import Event, EventSource
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousHandler,
     RendezvousInfo,
@@ -38,7 +39,7 @@ from torch.distributed.elastic.rendezvous.api import (
 from isobatch.errors import UserError, printable
 from isobatch.parent import ONE_THREAD, STOP_SECONDS
 from isobatch.text import counted, say
-from isobatch.workers.membership import LOST, Peer, serve
+from isobatch.workers.membership import BROKEN, LOST, Peer, serve
 
 LOOPBACK = "127.0.0.1"
 USER_ERROR = 2
@@ -302,6 +303,10 @@ class Agent(SimpleElasticAgent):
     def _codes(self) -> dict[int, int | None]:
         return {process.rank: process.code() for process in self._processes}
 
+    def _construct_event(self, state: str, source: EventSource, *_: Any, **__: Any) -> Event:
+        # torch's own asks a name server for this machine's name, every time. Nobody reads them.
+        return Event(f"torchelastic.worker.status.{state}", source)
+
     def _hurry(self, codes: dict[int, int | None]) -> None:
         """Kill what does not stop though asked to: it may be paused, or hang."""
         now = time.monotonic()
@@ -344,9 +349,8 @@ class Agent(SimpleElasticAgent):
             # All make the same mistake, and worker 0 has said so.
             if codes[0] != USER_ERROR:
                 _show(blamed.last_lines()[-1:] or [f"isobatch: {blamed.peer}: an error"])
-        elif code == LOST:
-            if codes[0] != LOST:
-                _show(blamed.last_lines()[-1:])
+        elif code in (LOST, BROKEN):
+            _show(blamed.last_lines()[-1:])
         else:
             if code not in (-signal.SIGKILL, -signal.SIGTERM):
                 _show(blamed.last_lines())
@@ -359,19 +363,19 @@ class Agent(SimpleElasticAgent):
 def _first_cause(processes: list[Process]) -> Process:
     """Return the worker whose end made the others end.
 
-    Others fail of it at once, by an error in an exchange; what no error of theirs explains goes
-    first: a signal, then a mistake of the user's.
+    Others fail of it at once, by a broken exchange; what that does not explain goes first: a
+    signal, a mistake of the user's, any other end. Of those that name another, worker 0: it prints.
     """
 
     def order(process: Process) -> int:
         code = process.code()
         if not code:
-            return 5
+            return 6
         if code < 0:
             return 0
-        return {USER_ERROR: 1, LOST: 4}.get(code, 3 if code in STOPPED else 2)
+        return {USER_ERROR: 1, LOST: 4, BROKEN: 5}.get(code, 3 if code in STOPPED else 2)
 
-    return min(processes, key=order)
+    return min(processes, key=order)  # The first of several: they are in order of rank.
 
 
 def _how(code: int) -> str:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from isobatch.errors import printable
-from isobatch.workers.membership import LOST, TIMEOUT, Group
+from isobatch.workers.membership import LOST, Group
 
 INTERVAL = 2.0
 """Seconds between two beats."""
@@ -27,6 +27,8 @@ SILENCE = 26.0
 """Seconds without a beat until a worker is lost. With a beat and a look it is named within 30 s."""
 LEAST_PATIENCE, ITERATIONS = 60.0, 10.0
 """A worker hangs that keeps the others waiting for so many seconds, and for so many iterations."""
+FIRST_PATIENCE = 600.0
+"""And before an iteration was measured: making environments and compiling take their time."""
 
 
 class Beat(NamedTuple):
@@ -52,7 +54,7 @@ class Heartbeat:
         *,
         silence: float = SILENCE,
         interval: float = INTERVAL,
-        patience: float = TIMEOUT,
+        patience: float = FIRST_PATIENCE,
     ) -> None:
         self.patience = patience
         """Seconds that the others may wait for a worker that makes no progress."""

@@ -28,10 +28,11 @@ from torch.distributed import (
 
 from isobatch.errors import UserError, one_line
 
-LOST = 75
-"""Exit code of a worker that ends because another is lost: it is well, and may be started again."""
-TIMEOUT = 600.0
-"""Seconds that an exchange may take before any iteration was measured."""
+LOST, BROKEN = 75, 76
+"""Exit codes of a worker that is well, and ends because another is lost: it has named that one, or
+knows of a broken exchange alone (`PeerLost`)."""
+TIMEOUT = 1800.0
+"""Seconds that an exchange may take before any iteration was measured: longer than the watch."""
 POLL = 0.02
 
 
@@ -107,11 +108,8 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at this address alone.
-
-    torch's TCPStore listens on every interface unless it is given a socket.
-    """
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at this address alone."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -120,22 +118,29 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen(1024)
     except OSError as error:
         listening.close()
-        raise UserError(
-            f"the workers cannot meet at {host}, port {port}: {error.strerror}"
-        ) from None
+        raise _no_place(host, port, error.strerror or str(error)) from None
     return listening
+
+
+def _no_place(host: str, port: int, why: str) -> UserError:
+    return UserError(f"the workers cannot meet at {host}, port {port}: {why}")
 
 
 def serve(host: str, port: int = 0) -> TCPStore:
     """Return the store that workers meet at, served by a thread of this process.
 
-    It listens at `host` alone; port 0 takes a free one.
+    On loopback it listens there alone, else on every interface, as torch's TCPStore does unless it
+    is given a socket: what other machines call this one may be no address of its own. Port 0 takes
+    a free one.
     """
-    listening = listen(host, port)
-    port = listening.getsockname()[1]
-    return TCPStore(
-        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
-    )
+    given = None
+    if is_loopback(host):
+        listening = _listen(host, port)
+        port, given = listening.getsockname()[1], listening.detach()
+    try:
+        return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=given)
+    except RuntimeError as error:
+        raise _no_place(host, port, _first_line(error)) from None
 
 
 def join(
@@ -162,7 +167,7 @@ def join(
 
     try:
         meeting = connect(patience)
-    except (dist.DistError, RuntimeError) as error:
+    except RuntimeError as error:
         raise UserError(
             f"worker {member.rank} finds no store at {member.host}, port {member.port}: "
             f"{_first_line(error)}"

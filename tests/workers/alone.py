@@ -6,6 +6,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -38,9 +39,12 @@ def main() -> int:
     if task is deaf:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    found = {"pid": os.getpid()}
+    if task is crash:
+        found["child"] = subprocess.Popen(["sleep", "100"]).pid  # As an environment may have one.
     rank, restarts = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
     path = Path(sys.argv[2], f"{restarts}-{rank}.json")
-    path.with_suffix(".part").write_text(json.dumps({"pid": os.getpid()}))
+    path.with_suffix(".part").write_text(json.dumps(found))
     path.with_suffix(".part").rename(path)
     return task(rank)
 

@@ -13,7 +13,7 @@ import torch
 
 from isobatch.run.interrupt import stop_requests
 from isobatch.workers.heartbeat import Heartbeat
-from isobatch.workers.membership import LOST, Membership, PeerLost, join, membership
+from isobatch.workers.membership import BROKEN, Membership, PeerLost, join, membership
 
 SILENCE, INTERVAL = 2.5, 0.25
 
@@ -106,7 +106,7 @@ def main() -> int:
         return task(member, Path(sys.argv[2]))
     except PeerLost as error:
         print(f"isobatch: {error}", file=sys.stderr)
-        return LOST
+        return BROKEN
 
 
 if __name__ == "__main__":

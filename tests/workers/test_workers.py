@@ -90,7 +90,7 @@ def start(tmp_path):
         return crews[-1]
 
     yield started
-    pids = [json.loads(p.read_text()).get("pid") for p in tmp_path.glob("*-*.json")]
+    pids = [json.loads(path.read_text()).get("pid") for path in tmp_path.glob("*-*.json")]
     for crew in crews:
         crew.agent.kill()
         crew.agent.join()
@@ -214,7 +214,7 @@ def test_lost_workers_are_named_and_all_start_again(start, tmp_path):
 
 def test_a_worker_that_hangs_is_named_with_the_place(start):
     crew = start("crew", "hang", max_restarts=0)
-    assert crew.code() == LOST
+    assert crew.code() == LOST, crew.said()
     (line,) = [line for line in crew.said().splitlines() if " hangs: " in line]
     assert line.startswith("isobatch: worker 1 (pid ")
     assert "in oversleep, crew.py line " in line
@@ -228,9 +228,15 @@ def test_workers_end_with_an_agent_that_is_killed(start):
     wait_until(lambda: not any(alive(pid) for pid in pids), seconds=5)
 
 
-def test_ctrl_c_lets_the_workers_agree_and_save(start, tmp_path):
+def test_a_pause_loses_nobody_and_ctrl_c_lets_the_workers_agree_and_save(start, tmp_path):
     crew = start("crew", "steady")
-    crew.left()
+    everyone = [crew.agent.pid, *(each["pid"] for each in crew.left())]
+    os.kill(crew.agent.pid, signal.SIGTSTP)
+    wait_until(lambda: [state(pid) for pid in everyone] == ["T"] * 3)
+    time.sleep(3)  # Longer than a silence.
+    os.kill(crew.agent.pid, signal.SIGCONT)
+    wait_until(lambda: "T" not in [state(pid) for pid in everyone])
+    time.sleep(1)
     os.kill(crew.agent.pid, signal.SIGINT)
     assert crew.code() == 130
     assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
@@ -249,15 +255,6 @@ def test_a_second_signal_ends_at_once_what_does_not_listen(start):
     assert time.monotonic() - began < soon(2)
 
 
-def test_a_pause_is_the_workers_too(start):
-    crew = start("alone", "deaf")
-    everyone = [crew.agent.pid, *(each["pid"] for each in crew.left())]
-    os.kill(crew.agent.pid, signal.SIGTSTP)
-    wait_until(lambda: [state(pid) for pid in everyone] == ["T"] * 3)
-    os.kill(crew.agent.pid, signal.SIGCONT)
-    wait_until(lambda: "T" not in [state(pid) for pid in everyone])
-
-
 def test_a_mistake_of_the_users_is_said_once_and_not_tried_again(start, tmp_path):
     crew = start("alone", "mistake", max_restarts=3)
     assert crew.code() == 2
@@ -273,6 +270,7 @@ def test_a_crash_shows_where_and_ends_after_the_last_restart(start):
     assert lines[-2].startswith("isobatch: worker 1 (pid ")
     assert lines[-2].endswith("ended with exit code 1")
     assert lines[-1] == "isobatch: the workers are not started again, after 0 restarts"
+    assert not any(alive(each["child"]) for each in crew.left())
 
 
 def test_torchruns_environment_says_who_this_is():
