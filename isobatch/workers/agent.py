@@ -159,11 +159,15 @@ class Process:
             self.told = True
             self._popen.send_signal(number)
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill it with all it has started, where it still runs."""
         if self.code() is None:
             self._send(signal.SIGKILL)
-            self._popen.wait()
+
+    def end(self) -> None:
+        """Kill it, and wait until it has ended."""
+        self.kill()
+        self._popen.wait()
 
     def pause(self) -> None:
         """Stop it with all it has started, until `go_on`."""
@@ -224,7 +228,7 @@ class Agent(SimpleElasticAgent):
     def _ask(self, number: int, frame: Any) -> None:
         if self._asked is not None:
             for process in self._processes:
-                process.end()
+                process.kill()  # Whoever was interrupted may hold the lock that waiting takes.
             return
         self._asked, self._deadline = number, time.monotonic() + STOP_SECONDS
         self._pass_on(number)

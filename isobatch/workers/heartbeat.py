@@ -60,7 +60,7 @@ class Heartbeat:
         """Seconds that the others may wait for a worker that makes no progress."""
         self._group, self._silence, self._interval = group, silence, interval
         self._over = threading.Event()
-        self._steps = 0
+        self._steps, self._done = 0, False
         now = time.monotonic()
         self._heard = now
         self._beats: dict[int, Beat] = {}
@@ -86,16 +86,20 @@ class Heartbeat:
         self.patience = max(LEAST_PATIENCE, ITERATIONS * seconds)
         self._group.set_timeout(2 * self.patience + self._silence)
 
-    def close(self) -> None:
-        """Tell the others that this worker is done, and stop watching them."""
+    def close(self, done: bool = True) -> None:
+        """Stop watching the others, and tell them that this worker is done.
+
+        One that fails is not done: the others do not wait for it for long.
+        """
+        self._done = done
         self._over.set()
         self._talk.join(2 * self._interval + 1)
 
     def __enter__(self) -> Heartbeat:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.close(done=kind is None)
 
     def _talking(self) -> None:
         """Beat and listen; what fails is tried again on a new connection until the watch ends it.
@@ -109,7 +113,7 @@ class Heartbeat:
             count += 1
             try:
                 store = store or self._group.connect(self._interval)
-                self._round(store, count, over)
+                self._round(store, count, over and self._done)
             except RuntimeError:
                 store = None
 
@@ -172,7 +176,7 @@ class Heartbeat:
         )
         for rank, beat in self._beats.items():
             still = self._heard - self._moved[rank]
-            if rank not in done and beat.exchanges < furthest and still > self.patience:
+            if beat.exchanges < furthest and still > self.patience:
                 return (
                     f"{self._group.peers[rank]} hangs: the others wait for it, and it has made no "
                     f"progress for {still:.0f} s, {beat.where}"

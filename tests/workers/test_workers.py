@@ -359,6 +359,10 @@ def test_who_is_lost_and_who_hangs(watch):
     assert hangs is not None
     assert hangs.startswith("worker 2 (pid 102 on node-2) hangs: ")
     assert hangs.endswith("no progress for 61 s, in step, env.py line 5")
+    left = [beat(8), beat(7, done=True), beat(8)]
+    gone = heard(watch, left, 1000.0, [1000, 900, 1000], [930, 939, 930])
+    assert gone is not None, "a worker that others wait for is not done"
+    assert gone.startswith("worker 1 (pid 101 on node-1) hangs: ")
     # All are at the same place, for however long: nobody waits for another.
     assert heard(watch, even, 1000.0, [1000] * 3, [100, 100, 100]) is None
 
