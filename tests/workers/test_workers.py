@@ -42,6 +42,9 @@ def be_agent(module, task, folder, workers, max_restarts):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.setsid()  # Whatever it leaves is found by its session, or by its parent.
     os.environ["PYTHONPATH"] = f"{HERE}:{HERE.parents[1]}"
+    # A host's name may mean loopback, as here, or another interface: gloo would take that one.
+    others = [name for _, name in socket.if_nameindex() if not name.startswith("lo")]
+    os.environ["GLOO_SOCKET_IFNAME"] = others[0] if others else "lo"
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(launch(workers, [task, str(folder)], max_restarts, module=module))
 
