@@ -20,12 +20,14 @@ PR_SET_PDEATHSIG = 1
 """Of Linux's prctl: the signal to get when the thread that started this process ends."""
 
 
-def end_with(parent: int) -> None:
+def end_with(parent: int, by: signal.Signals = signal.SIGTERM) -> None:
     """Stop, as if asked to, when the process `parent` dies; at once where it is dead already.
+
+    `by` is the signal that comes then. SIGKILL ends even a process that another signal stopped.
 
     Linux tells at once and at any moment, even within an import; elsewhere a thread looks.
     """
-    told = sys.platform == "linux" and not ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    told = sys.platform == "linux" and not ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by)
     if os.getppid() != parent:
         sys.exit(0)  # It died before the kernel knew whom to tell.
 
@@ -33,7 +35,7 @@ def end_with(parent: int) -> None:
         while os.getppid() == parent:
             time.sleep(1)
         if not told:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), by)
         time.sleep(STOP_SECONDS)
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -12,11 +12,12 @@ import isobatch
 
 ROOT = Path(isobatch.__file__).parent
 ROOMS = [
-    "errors", "files", "plain", "rows", "origin", "estimate", "text", "machine", "parent", "world", "turns",
-    "clock", "registry", "batch", "recipe", "scaling", "envs", "scores", "presets", "reproduce",
-    "exchange", "importing", "language", "normalize", "models", "experience", "advantages",
-    "losses", "diagnostics", "objectives", "proximal", "update", "noise", "state", "algos",
-    "advice", "run", "weights", "pages", "probe", "report", "rescaling", "study", "cli",
+    "errors", "files", "plain", "rows", "origin", "estimate", "text", "machine", "parent",
+    "workers", "world", "turns", "clock", "registry", "batch", "recipe", "scaling", "envs",
+    "scores", "presets", "reproduce", "exchange", "importing", "language", "normalize", "models",
+    "experience", "advantages", "losses", "diagnostics", "objectives", "proximal", "update",
+    "noise", "state", "algos", "advice", "run", "weights", "pages", "probe", "report", "rescaling",
+    "study", "cli",
 ]  # fmt: skip
 ALLOWED = {
     # Where people look for it: recipe.rescale(n_envs=16).

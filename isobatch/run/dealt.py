@@ -180,7 +180,7 @@ class Dealt:
         return events
 
     def stopping(self, asked: bool) -> bool:
-        """Stop when all workers know that one was asked to; the others are told with the rollout."""
+        """Stop when all workers know that one was asked to: rollouts tell them."""
         self._asked |= asked
         return self._stops or (asked and self.world.size == 1)
 

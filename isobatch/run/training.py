@@ -213,7 +213,7 @@ def _packed(recipe: Recipe, checkpoint: store.Checkpoint | None) -> bytes:
 
 def _unpacked(content: bytes) -> tuple[Recipe, tuple[dict[str, Tensor], dict[str, Any]] | None]:
     """Return what `_packed` was given."""
-    tensors, data = unsealed(content, "the first worker's checkpoint")
+    tensors, data = unsealed(content)
     numbers = data["numbers"]
     return Recipe.from_toml(data["asked"]), None if numbers is None else (tensors, numbers)
 
