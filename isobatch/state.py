@@ -50,6 +50,8 @@ class Counters:
     these. 0 in runs of version 0.1.0."""
     seconds: float = 0.0
     """Training time, earlier sittings included."""
+    workers: int = 1
+    """Workers that the recipe's n_envs was asked for with."""
 
 
 @dataclass

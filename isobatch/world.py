@@ -36,7 +36,7 @@ class Group(Protocol):
         """Return what each rank gave, of any length."""
         ...
 
-    def broadcast(self, content: bytes | None) -> bytes:
+    def broadcast(self, own: bytes | None) -> bytes:
         """Return what rank 0 gave."""
         ...
 

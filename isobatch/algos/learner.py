@@ -32,8 +32,9 @@ class Learned(NamedTuple):
     """PPG: iterations of the policy phase under way, after this one; None: as before."""
 
 
-TakeGradient = Callable[[Stepper, Tensor, Joinable], Awaitable[dict[str, Tensor]]]
-"""As `Stepper.gradient`, by the stepper itself or together with other runs' steppers."""
+TakeGradient = Callable[[Stepper, Tensor, Any], Awaitable[dict[str, Tensor]]]
+"""As `Stepper.gradient`, of what gathers the rows: by the stepper itself, together with other runs'
+steppers (`Joinable`), or by shards (`sharded.Dealt`)."""
 
 
 async def own_gradient(stepper: Stepper, rows: Tensor, gather: Joinable) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isobatch import exchange, importing
 from isobatch.cli.flags import Parser, add_env_flag, add_recipe_flags, given, usage, whole_number
@@ -18,6 +18,7 @@ from isobatch.text import counted, say
 
 if TYPE_CHECKING:
     from isobatch.run.training import Run
+    from isobatch.world import Group
 
 MOST_SEEDS = 1000
 
@@ -56,9 +57,17 @@ def train(arguments: list[str]) -> int:
         metavar="N",
         help="train N runs with consecutive seeds, together where possible",
     )
+    _add_worker_flags(parser)
     add_recipe_flags(parser, base)
     parsed = parser.parse_args(arguments[1:] if env else arguments)
     recipe = base.replace(**given(parsed, base))
+    if STARTED in os.environ:
+        return _train_with_others(recipe, parsed.out, parsed.quiet, parsed.track)
+    if parsed.workers > 1:
+        if parsed.seeds is not None:
+            raise UserError("--workers train one run together: leave --seeds or --workers out")
+        _refuse_profile(parsed.profile, "--workers")
+        return _launch_training(recipe, parsed, arguments)
     if imported is not None and not parsed.quiet:
         say("\n".join([importing.headline(imported), *importing.losses(imported)]))
     if parsed.seeds is not None:
@@ -75,6 +84,91 @@ def train(arguments: list[str]) -> int:
         track=parsed.track,
     )
     return _report(run, parsed.quiet)
+
+
+STARTED = "TORCHELASTIC_RUN_ID"
+"""What torchrun, and `--workers`, set in the environment of the processes they start."""
+
+
+def _add_worker_flags(parser) -> None:
+    parser.add_argument(
+        "--workers",
+        type=whole_number,
+        default=1,
+        metavar="W",
+        help="train the run with W processes of this machine; n_envs stays the total",
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=whole_number,
+        default=3,
+        metavar="N",
+        help="restart all workers from the last checkpoint up to N times if one is lost",
+    )
+
+
+def _launch_training(recipe: Recipe, parsed: Any, arguments: list[str]) -> int:
+    """Start the workers of a run, each with the same words but for what is decided here, once."""
+    from isobatch.run import store, training
+    from isobatch.run.dealt import refuse_unshardable
+    from isobatch.workers.agent import launch
+
+    shards = max(recipe.machine.shards, parsed.workers)
+    refuse_unshardable(recipe.replace(shards=shards))
+    if shards != recipe.machine.shards and not parsed.quiet:
+        say(
+            f"{shards} shards, for {parsed.workers} workers: the last bits are those of --shards "
+            f"{shards} with any number of workers, and others than with {recipe.machine.shards}"
+        )
+    out = parsed.out or training.default_path(recipe)
+    store.refuse_taken(out)
+    words = [*_without("--workers", _without("--max-restarts", arguments))]
+    words = ["train", *words, "--shards", str(shards), "--out", str(out)]
+    return launch(parsed.workers, words, parsed.max_restarts)
+
+
+def _without(flag: str, words: list[str]) -> list[str]:
+    """Return a command's words without a flag and its value."""
+    found, skips = [], False
+    for word in words:
+        if not skips and not word.startswith(f"{flag}=") and word != flag:
+            found.append(word)
+        skips = word == flag
+    return found
+
+
+def _train_with_others(recipe: Recipe, out: Path | None, quiet: bool, track: list[str]) -> int:
+    """Train as one of several workers; a run that is there already goes on."""
+    if out is None:
+        raise UserError("workers need --out: the run directory that all of them share")
+    from isobatch.run import together, training
+
+    def train(group: Group, on_iteration: Any) -> Run:
+        options: Any = {"quiet": quiet, "on_iteration": on_iteration, "group": group}
+        options["track"] = track if group.rank == 0 else []
+        if together.is_there(group, out, recipe):
+            return training.resume(out, env=recipe.env, **options)
+        return training.train(recipe=recipe, out=out, **options)
+
+    return together.work(train, lambda run: _report(run, quiet))
+
+
+def _resume_with_others(parsed: Any) -> int:
+    from isobatch.run import together, training
+
+    def resume(group: Group, on_iteration: Any) -> Run:
+        return training.resume(
+            parsed.run,
+            total_timesteps=parsed.total_timesteps,
+            env=parsed.env,
+            allow_inexact=parsed.allow_inexact,
+            quiet=parsed.quiet,
+            on_iteration=on_iteration,
+            track=parsed.track if group.rank == 0 else [],
+            group=group,
+        )
+
+    return together.work(resume, lambda run: _report(run, parsed.quiet))
 
 
 def _train_seeds(
@@ -123,8 +217,16 @@ def resume(arguments: list[str]) -> int:
         help="resume a run with --exact-resume in new environments, or on another machine",
     )
     add_env_flag(parser)
+    _add_worker_flags(parser)
     _add_output_flags(parser)
     parsed = parser.parse_args(arguments)
+    if STARTED in os.environ:
+        return _resume_with_others(parsed)
+    if parsed.workers > 1:
+        from isobatch.workers.agent import launch
+
+        words = _without("--workers", _without("--max-restarts", arguments))
+        return launch(parsed.workers, ["resume", *words], parsed.max_restarts)
     if next(parsed.run.glob("seed-*/recipe.toml"), None) is not None:
         if parsed.total_timesteps or parsed.from_scratch or parsed.allow_inexact:
             several = f"{parsed.run} holds several runs"

@@ -218,9 +218,8 @@ class Dealt:
         self.made = self.world.shards * max(each["made"] for each in told)
         for event in (event for each in told for event in each["events"]):
             for name, value in event.items():
-                known = self._events.get(name)
-                counted = isinstance(value, int) and known is not None
-                self._events[name] = known + value if counted else value
+                before = self._events.get(name, 0) if isinstance(value, int) else ""
+                self._events[name] = before + value
 
     def _joined(self, own: Mapping[int, Rollout], gathered: list[dict[str, Tensor]]) -> Rollout:
         """Return the rollout of all environments from those of all shards."""

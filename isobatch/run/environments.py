@@ -44,6 +44,7 @@ class Place(Protocol):
     env: envs.BatchedEnv
     make_env: MakeEnv | None
     chunk_size: int
+
     def move(self, state: TrainState) -> dict[str, Any]:
         """Follow the schedule, or what was measured; say what moved, or why nothing could."""
         ...

@@ -32,7 +32,9 @@ from isobatch.run.profile import Profile, kept
 from isobatch.run.result import Run
 from isobatch.run.sealed import sealed, unsealed
 from isobatch.run.sinks import Sink
+from isobatch.scaling.rules import move as moved
 from isobatch.state import TrainState
+from isobatch.text import counted
 from isobatch.world import Group, World
 
 EncoderLike = EncoderFactory | torch.nn.Module
@@ -85,6 +87,7 @@ def train(
     try:
         with clock.section("making"):
             state = _begin(environments, custom)
+        state.counters.workers = world.size
         directory, profiled = _created(world, path, recipe), _profile(clock, state)
         try:
             heard = _heard(sinks, quiet, world)
@@ -149,16 +152,16 @@ def resume(
             check_version(path, numbers)
             if total_timesteps is None:
                 refuse_other_budget(path, recipe, numbers)
-        world = World(recipe.machine.shards, group)
-        world.from_first(_packed(recipe, checkpoint))
+        given = 1 if group is None else group.size
+        asked = with_workers(recipe, numbers, given)
+        world = World(asked.machine.shards, group)
+        world.from_first(_packed(asked, checkpoint))
         device = choose_device(recipe.machine.device)
         exactly = checkpoint if _resumes_exactly(recipe, numbers) and not allow_inexact else None
         with understanding(f"{path}: the checkpoint"):
             again = exact.parts(exactly.numbers) if exactly else None
             with clock.section("making"):
-                environments = _environments(
-                    world, recipe, make_env, device, numbers, again, clock
-                )
+                environments = _environments(world, asked, make_env, device, numbers, again, clock)
         try:
             with clock.section("making"):
                 state = _begin(environments, encoder)
@@ -173,6 +176,24 @@ def resume(
             environments.close()
     finally:
         directory.release()
+
+
+def with_workers(recipe: Recipe, numbers: Mapping[str, Any] | None, workers: int) -> Recipe:
+    """Return the recipe for so many workers, where the batch is to follow their number.
+
+    As many environments and shards for each as when the run began; the rules see to the rest.
+    """
+    begun = numbers["counters"].get("workers", 1) if numbers else workers
+    if recipe.machine.elastic == "hold" or workers == begun:
+        return recipe
+    each, shards = recipe.batch.n_envs // begun, recipe.machine.shards // begun
+    if each * begun != recipe.batch.n_envs or not shards:
+        raise UserError(
+            f"elastic rescale: n_envs {recipe.batch.n_envs} of {counted(begun, 'worker')} are not "
+            "as many for each",
+            field="elastic",
+        )
+    return moved(recipe, {"n_envs": each * workers}).recipe.replace(shards=shards * workers)
 
 
 def _join_in(
