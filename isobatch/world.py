@@ -155,8 +155,8 @@ Column = tuple[str, str, list[int]]
 
 
 def _share(shards: int, rank: int, size: int) -> range:
-    """Return the shards of a worker, dealt as evenly as can be."""
-    return range(rank * shards // size, (rank + 1) * shards // size)
+    """Return the shards of a worker, dealt as evenly as can be; the first always has one."""
+    return range(-(-rank * shards // size), -(-(rank + 1) * shards // size))
 
 
 def _halves(node: Span) -> tuple[Span, Span]:
