@@ -207,11 +207,14 @@ class Environments:
         """What steps them, once that has begun."""
         return self._collector
 
-    def collect(self, state: TrainState) -> Rollout:
-        """Collect one rollout; the budget's last is cut so that it is never overrun."""
+    def collect(self, state: TrainState, actor: Single | None = None) -> Rollout:
+        """Collect one rollout; the budget's last is cut so that it is never overrun.
+
+        The state's policy acts, or an `actor` that stands for it.
+        """
         left = state.steps_left
         return self.collector.collect(
-            self._watched(state.actor),
+            self._watched(actor or state.actor),
             state.recipe.batch.n_steps,
             row_limit=left if left < state.recipe.batch.rollout_size else None,
         )
