@@ -22,13 +22,17 @@ from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from isobatch.algos import Learned, Learner
 from isobatch.algos.stale import Stale
 from isobatch.clock import Clock
+from isobatch.envs import Observation
 from isobatch.errors import UserError
 from isobatch.experience import Rollout, Single
 from isobatch.models import ActorCritic, QNetwork
+from isobatch.models.acting import Draw
+from isobatch.models.agent import Drawn
 from isobatch.models.encoders import CustomEncoder
 from isobatch.run.divergence import Before, Diverged, Guard
 from isobatch.run.environments import Environments
@@ -169,17 +173,17 @@ class Overlap:
         actor = self._snapshot.take(state)
         drawing = actor.drawing
 
-        def stoppable(n_envs: int) -> Callable[..., object]:
+        def stoppable(n_envs: int) -> Draw:
             draw = drawing(n_envs)
 
-            def checked(*given: object) -> object:
+            def checked(observation: Observation, noise: Tensor) -> Drawn:
                 if self._given_up.is_set():
                     raise GivenUp
-                return draw(*given)  # pyright: ignore[reportArgumentType]
+                return draw(observation, noise)
 
             return checked
 
-        actor.drawing = stoppable  # pyright: ignore[reportAttributeAccessIssue]
+        actor.drawing = stoppable
         asked = self._worker.ask(lambda: self._environments.collect(state, actor))
         return Coming(asked, self._clock)
 
