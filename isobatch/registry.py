@@ -268,6 +268,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             summary="Q(lambda) from parallel environments, without replay or target network",
             fixes={"policy_hidden_sizes": (), "value_hidden_sizes": ()},
             presets=_pqn,
+            stale=True,
             policy_gradient=False,
             explores=True,
             unprobed="pqn, which has no policy gradient",

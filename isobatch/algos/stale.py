@@ -7,6 +7,7 @@ advantages estimated when its turn comes, from the values of acting time.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,9 @@ class Stale:
 
     def __init__(self, learner: Learner, context: Context) -> None:
         self.learner, self.state, self.chunk_size = learner, context.state, context.chunk_size
-        self.columns = ("age_iterations", "age_env_steps", *learner.columns, "behavior_kl")
+        self.columns = ("age_iterations", "age_env_steps", *learner.columns)
+        if context.state.recipe.algorithm.policy_gradient:
+            self.columns = (*self.columns, "behavior_kl")
         self.waiting: deque[Rollout] = deque()
 
     def learn(self, rollout: Rollout) -> Learned:
@@ -37,10 +40,26 @@ class Stale:
         late = self._whose_turn(rollout)
         return Learned({}) if late is None else self._aged(await self.learner.learning(late))
 
+    def learn_ahead(self, n_envs: int, arrive: Callable[[], Rollout]) -> Learned:
+        """The same at staleness 1, while the next rollout, of `n_envs`, is collected elsewhere.
+
+        `arrive` waits for it: nothing of it is needed to learn from the one before.
+        """
+        self._forget_others(n_envs)
+        learned = None
+        if self.waiting:
+            learned = self.learner.learn(self._as_the_loss_sees_it(self.waiting.popleft()))
+        self.waiting.append(arrive())
+        return Learned({}) if learned is None else self._aged(learned)
+
+    def _forget_others(self, n_envs: int) -> None:
+        """Let no rollout wait whose environments are gone."""
+        if self.waiting and self.waiting[0].n_envs != n_envs:
+            self.waiting.clear()
+
     def _whose_turn(self, rollout: Rollout) -> Rollout | None:
         """Let a rollout wait; return the one whose turn it is, as the loss is to see it."""
-        if self.waiting and self.waiting[0].n_envs != rollout.n_envs:
-            self.waiting.clear()  # Their environments are gone.
+        self._forget_others(rollout.n_envs)
         self.waiting.append(rollout)
         if len(self.waiting) <= self.state.recipe.objective.staleness:
             return None
@@ -76,7 +95,8 @@ class Stale:
     def _as_the_loss_sees_it(self, rollout: Rollout) -> Rollout:
         """Return the rollout with the policies the loss is to compare the current one with."""
         settings = self.state.recipe.objective
-        if not settings.staleness:
+        # Action values are fitted to what was seen, whoever acted: there is nothing to weigh.
+        if not settings.staleness or not self.state.recipe.algorithm.policy_gradient:
             return rollout
         params = self._params_now(rollout)
         actions, distribution = rollout.actions.flatten(0, 1), self.state.model.distribution

@@ -394,6 +394,9 @@ class Machine:
     exact_resume: bool = False
     """Save the actions taken, so that a resumed run is bit-identical to an uninterrupted one:
     resuming replays all of them in the environments."""
+    overlap: bool = False
+    """Collect the next rollout while learning from the last one, in two threads. Sets staleness to
+    1, which it needs; the numbers are those of staleness 1 without it."""
     keep_policies: Whole = 4
     """Save the policy at this many equal fractions of the budget, for probing; 0 saves the last
     one only."""
@@ -430,6 +433,8 @@ class Recipe:
         if self.evaluation.eval_marks and self.evaluation.eval_every:
             raise UserError("give eval_marks or eval_every, not both", field="eval_every")
         _check_algorithm(self)
+        if self.machine.overlap:
+            _check_overlap(self)
         if self.adapts_rate:
             _check_adaptive_rate(self)
 
@@ -496,13 +501,16 @@ class Recipe:
         A whole table is replaced by its own name (`batch=Batch(...)`).
 
         `minibatch_size` may replace `n_minibatches`; `batch_size` is refused because SB3 and
-        CleanRL mean different things by it.
+        CleanRL mean different things by it. `overlap=True` sets `staleness` to 1 where it is 0 and
+        not given.
         """
         tables = {k: v for k, v in overrides.items() if dataclasses.is_dataclass(v)}
         if tables:
             rest = {k: v for k, v in overrides.items() if k not in tables}
             return dataclasses.replace(self, **tables).replace(**rest)
         overrides = {name: as_field(value) for name, value in _named_batch(self, overrides).items()}
+        if overrides.get("overlap") is True and not self.objective.staleness:
+            overrides.setdefault("staleness", 1)
         _refuse_types(self, overrides)
         if "algo" in overrides:
             registry.find(overrides["algo"])
@@ -642,6 +650,16 @@ def _check_algorithm(recipe: Recipe) -> None:
             f"must be decoupled for {recipe.algo}, whose proximal policy is its average",
             recipe.objective.staleness_loss,
         )
+
+
+def _check_overlap(recipe: Recipe) -> None:
+    """Refuse what cannot be collected while learning, or would not give the same numbers."""
+    staleness, normalize = recipe.objective.staleness, recipe.normalize
+    demand = "must be 1 with overlap: a rollout is learned from while the next one is collected"
+    _require(staleness == 1, "staleness", demand, staleness)
+    by_step = normalize.normalize_observations and normalize.update_statistics == "step"
+    demand = f"must be rollout for {recipe.algo} with overlap: its auxiliary phase reads them"
+    _require(not (by_step and recipe.is_phasic), "update_statistics", demand, "step")
 
 
 def _check_adaptive_rate(recipe: Recipe) -> None:

@@ -70,6 +70,8 @@ def why_alone(recipe: Recipe) -> str | None:
         return "its environment is your own, and may be a vector of one width"
     if recipe.reshape.batch_schedule:
         return "its batch changes while it trains"
+    if recipe.machine.overlap:
+        return "it collects while it learns"
     if recipe.machine.exact_resume:
         return "exact_resume keeps the actions of a single run"
     if recipe.machine.shards > 1:

@@ -60,6 +60,8 @@ def refuse_unshardable(recipe: Recipe, make_env: MakeEnv | None = None) -> None:
         why = "exact_resume keeps environments, whose number elastic rescale changes"
     elif not isinstance(registry.find(recipe.algo).learner, str):
         why = f"the algorithm {recipe.algo} is your own, and may look at all observations"
+    elif recipe.machine.overlap:
+        why = "overlap collects and learns in two threads of one process"
     elif recipe.machine.compile == "on":
         why = "compile on is for updates of one process"
     elif make_env is not None and envs.inspect(make_env)[1] is not None:

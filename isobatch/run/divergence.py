@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -36,16 +37,25 @@ class Guard:
 
     async def learn(self, state: TrainState, rollout: Rollout) -> Learned:
         """Learn from a rollout; stop a run that diverges, or undo it where the recipe says so."""
+        return await self.watch(state, lambda: self._learn(rollout), lambda: rollout)
+
+    async def watch(
+        self,
+        state: TrainState,
+        learn: Callable[[], Awaitable[Learned]],
+        rollout: Callable[[], Rollout],
+    ) -> Learned:
+        """As `learn`, whatever it is that learns; `rollout` gives the one to keep."""
         skips = state.recipe.optimizer.on_divergence == "skip"
         before = Before(state) if skips else None
-        learned = await self._learn(rollout)
+        learned = await learn()
         lost = _lost(state, learned.statistics)
         if lost is None:
             self._in_a_row = 0
             return _with(learned, {"skipped_updates": 0}) if skips else learned
         self._in_a_row += 1
         if before is None or self._in_a_row > MOST_SKIPPED:
-            self._keep(state, rollout, lost)
+            self._keep(state, rollout(), lost)
             times = f", {self._in_a_row} times in a row" if skips else ""
             raise Diverged(
                 f"training diverged after {counted(state.counters.env_steps, 'env step')}: {lost} "

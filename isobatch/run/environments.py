@@ -252,11 +252,14 @@ class Environments:
         """What steps them, once that has begun."""
         return self._collector
 
-    def collect(self, state: TrainState) -> Rollout:
-        """Collect one rollout; the budget's last is cut so that it is never overrun."""
+    def collect(self, state: TrainState, actor: Single | None = None) -> Rollout:
+        """Collect one rollout; the budget's last is cut so that it is never overrun.
+
+        The state's policy acts, or an `actor` that stands for it.
+        """
         left = state.steps_left
         limit = left if left < state.recipe.batch.rollout_size else None
-        return self.collect_by(state.actor, state.recipe.batch.n_steps, limit)
+        return self.collect_by(actor or state.actor, state.recipe.batch.n_steps, limit)
 
     def collect_by(self, actor: Single, n_steps: int, row_limit: int | None = None) -> Rollout:
         """Collect `n_steps` steps of an actor, or fewer so that there are `row_limit` rows."""

@@ -59,6 +59,10 @@ class Lines(Sink):
         if self._due():
             say(f"{'':>10}   {text}")
 
+    def announce(self, text: str) -> None:
+        """Print a line."""
+        say(text)
+
     def _due(self) -> bool:
         now = time.monotonic()
         if now - self._last < LINE_SECONDS:
@@ -108,6 +112,10 @@ class LiveView(Sink):
     def note(self, text: str) -> None:
         """Show it in place of the readings."""
         self._note = plain(text)
+
+    def announce(self, text: str) -> None:
+        """Print it above."""
+        self._live.console.print(plain(text), markup=False, highlight=False)
 
     def stop(self) -> None:
         """Leave the last state on the screen, with the time it took instead of the time left."""

@@ -14,6 +14,7 @@ from isobatch.algos import Context, Learned, Learner, make_learner
 from isobatch.algos.learner import TakeGradient, own_gradient
 from isobatch.algos.sharded import Gradients
 from isobatch.batch import Batch
+from isobatch.clock import Clock
 from isobatch.errors import UserError
 from isobatch.experience import Rollout
 from isobatch.noise import online
@@ -25,6 +26,7 @@ from isobatch.run.environments import Environments, Place
 from isobatch.run.evaluation import Evaluate, Marks, by_itself
 from isobatch.run.interrupt import Abandoned, Stop, stop_requests
 from isobatch.run.monitor import Monitor
+from isobatch.run.overlap import Overlap, Turn, overlapping
 from isobatch.run.profile import UNTIMED, Profile
 from isobatch.run.sinks import MetricsFile, Sink, Sinks
 from isobatch.run.store import Checkpoint, RunDirectory
@@ -123,9 +125,11 @@ async def training(
         keeper.settle(state)
         keeper.checkpoint(state)  # A kill from here on leaves a run that resumes.
         guard = Guard(learner, directory, context.is_alone)
-        await _iterate(
-            state, environments, guard, heard, keeper, marks, stop, on_iteration, profile
-        )
+        with overlapping(state, environments, learner, marks, clock, heard.announce) as overlap:
+            await _iterate(
+                state, environments, guard, heard, keeper, marks, stop, on_iteration, profile,
+                overlap,
+            )  # fmt: skip
         keeper.checkpoint(state)
     except Abandoned:
         abandoned = True
@@ -151,6 +155,7 @@ async def _iterate(
     stop: Stop,
     on_iteration: OnIteration | None,
     profile: Profile,
+    overlap: Overlap | None,
 ) -> None:
     """Move, collect, learn, count, record."""
     first = {"resumed": True} if state.counters.restarts else {}
@@ -175,17 +180,14 @@ async def _iterate(
             await count_warmup(state, environments, marks, warmup)
             began += time.perf_counter() - before  # No time of training's either.
         keeper.settled = not moved
-        with clock.section("rollout"):
-            rollout = await environments.rollout(state)
-        # No time of training's.
-        began += await marks.passed(state, environments.env, rollout.n_valid)
-        if stop.requested:
-            keeper.rescue(state)  # The update may take longer than is left.
-        keeper.settled = False
-        before = time.perf_counter()
-        with clock.section("advantages"):
-            learned = await guard.learn(state, rollout)
-        learning = time.perf_counter() - before
+        if overlap is not None and overlap.applies(state):
+            turn = await overlap.turn(state, guard, keeper)
+        else:
+            turn = await _in_turn(state, environments, guard, keeper, marks, stop, clock)
+        rollout, learned = turn.rollout, turn.learned
+        began += turn.evaluating  # No time of training's.
+        if overlap is not None:
+            overlap.see(turn)
         with clock.section("diagnostics"):
             diagnosed = monitor(state, rollout)
         now = time.perf_counter()
@@ -193,7 +195,7 @@ async def _iterate(
         with clock.section("metrics"):
             count(state, rollout, learned, environments.made, elapsed)
             statistics = dict.fromkeys(columns) | learned.statistics | diagnosed
-            spent = ledger(state.recipe.batch, rollout, learned, elapsed, learning)
+            spent = ledger(state.recipe.batch, turn, elapsed)
             events = environments.take_events(sinks.note)
             row = metrics_row(state, rollout, spent | statistics, elapsed) | moved | events | first
             first = {}
@@ -206,6 +208,28 @@ async def _iterate(
         if environments.stopping(asked or stop.requested):
             return
     await marks.finish(state, environments.env)
+
+
+async def _in_turn(
+    state: TrainState,
+    environments: Place,
+    guard: Guard,
+    keeper: Keeper,
+    marks: Marks,
+    stop: Stop,
+    clock: Clock,
+) -> Turn:
+    """Collect, then learn; in between evaluate the policy that collected, where that is due."""
+    with clock.section("rollout"):
+        rollout = await environments.rollout(state)
+    evaluating = await marks.passed(state, environments.env, rollout.n_valid)
+    if stop.requested:
+        keeper.rescue(state)  # The update may take longer than is left.
+    keeper.settled = False
+    before = time.perf_counter()
+    with clock.section("advantages"):
+        learned = await guard.learn(state, rollout)
+    return Turn(rollout, learned, time.perf_counter() - before, evaluating=evaluating)
 
 
 async def count_warmup(state: TrainState, environments: Place, marks: Marks, steps: int) -> None:
@@ -274,14 +298,14 @@ def metrics_row(
     }
 
 
-def ledger(
-    batch: Batch, rollout: Rollout, learned: Learned, elapsed: float, learning: float
-) -> dict[str, float]:
+def ledger(batch: Batch, turn: Turn, elapsed: float) -> dict[str, float]:
     """Return what the iteration's batch was used for, and where its time went.
 
-    The four times add up to the iteration's. What is neither collecting nor learning is other: the
-    files of the iteration before, and in a cohort waiting for other runs.
+    The four times add up to the iteration's, but with overlap: time in which a rollout was
+    collected and another learned from then counts for both. What is neither collecting nor learning
+    is other: the files of the iteration before, and in a cohort waiting for other runs.
     """
+    rollout, learned, learning = turn.rollout, turn.learned, turn.learning
     passes = learned.grad_steps / max(1, batch.minibatches_for(len(rollout.actions)))
     return {
         "rollout_size": batch.rollout_size,
@@ -291,7 +315,7 @@ def ledger(
         "env_seconds": rollout.env_seconds,
         "acting_seconds": rollout.collect_seconds - rollout.env_seconds,
         "learning_seconds": learning,
-        "other_seconds": elapsed - rollout.collect_seconds - learning,
+        "other_seconds": elapsed - rollout.collect_seconds - learning + turn.together,
     }
 
 

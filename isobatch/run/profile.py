@@ -23,6 +23,7 @@ LABELS = {
     "environments": "environments",
     "acting": "acting (policy and value forward)",
     "rollout": "sampling actions, storing the rollout",
+    "waiting": "waiting for the rollout (overlap)",
     "advantages": "advantages, minibatches",
     "gather": "gathering rows",
     "proximal": "proximal policy",

@@ -126,7 +126,9 @@ def train_on_all_cores(
         algos.check(recipe)
     if len({alike(recipe) for recipe, _ in jobs}) > 1:
         raise UserError("these runs differ in more than their seeds: resume them one at a time")
-    cores = 1 if has_large_networks(jobs[0][0]) else len(os.sched_getaffinity(0))
+    recipe = jobs[0][0]
+    busy = has_large_networks(recipe) or recipe.machine.overlap  # By itself, with every core.
+    cores = 1 if busy else len(os.sched_getaffinity(0))
     processes = min(cores, len(jobs))
     width = -(-len(jobs) // processes)
     first, *others = [jobs[k : k + width] for k in range(0, len(jobs), width)]

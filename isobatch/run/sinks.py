@@ -39,6 +39,9 @@ class Sink:
     def note(self, text: str) -> None:
         """A progress message within a long iteration."""
 
+    def announce(self, text: str) -> None:
+        """A message that is shown once and stays."""
+
     def stop(self) -> None:
         """The run stops: its budget is spent, or it was asked to, or it failed."""
 
@@ -72,6 +75,10 @@ class Sinks(Sink):
     def note(self, text: str) -> None:
         """Tell all."""
         self._tell(lambda sink: sink.note(text))
+
+    def announce(self, text: str) -> None:
+        """Tell those that listen to it; sinks that are no `Sink` need not."""
+        self._tell(lambda sink: getattr(sink, "announce", lambda text: None)(text))
 
     def stop(self) -> None:
         """Tell all."""

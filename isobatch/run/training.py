@@ -21,7 +21,7 @@ from isobatch.models import EncoderFactory
 from isobatch.models.own import name_of
 from isobatch.presets import family_preset, preset
 from isobatch.recipe import USERS_OWN, Recipe, check_budget
-from isobatch.run import exact, store, trackers
+from isobatch.run import exact, overlap, store, trackers
 from isobatch.run.dealt import Dealt
 from isobatch.run.divergence import Diverged
 from isobatch.run.environments import Environments
@@ -378,9 +378,11 @@ def _begin(environments: Environments | Dealt, encoder: EncoderLike | None) -> T
     """Return the state of a run at the batch it begins with."""
     recipe, env = environments.begin, environments.env
     algos.check(recipe, env.observation_layout)
-    return TrainState.begin(
+    state = TrainState.begin(
         recipe, env.observation_layout, env.action_layout, environments.device, encoder
     )
+    overlap.refuse_unfit(state)
+    return state
 
 
 def choose_device(name: str) -> torch.device:
