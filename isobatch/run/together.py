@@ -24,8 +24,8 @@ def work(train: Callable[[Group, OnIteration], Run], report: Callable[[Run], int
     """
     member = membership()
     assert member is not None
-    group = join(member)
     try:
+        group = join(member)
         with Heartbeat(group) as beat:
             run = train(group, Pace(beat))
         group.close()
