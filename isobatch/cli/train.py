@@ -7,8 +7,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isobatch import exchange, importing
-from isobatch.cli.flags import Parser, add_env_flag, add_recipe_flags, given, usage, whole_number
+from isobatch import exchange, importing, registry
+from isobatch.cli.flags import (
+    Parser,
+    add_env_flag,
+    add_recipe_flags,
+    given,
+    usage,
+    whole_between,
+    whole_number,
+)
 from isobatch.clock import OFF, Clock, process_seconds
 from isobatch.errors import UserError
 from isobatch.parent import ONE_THREAD
@@ -21,10 +29,12 @@ if TYPE_CHECKING:
     from isobatch.workers.membership import Group
 
 MOST_SEEDS = 1000
+MOST_WORKERS, MOST_RESTARTS = 256, 1_000_000
 
 
 def train(arguments: list[str]) -> int:
     """Train a policy."""
+    _import_for_worker()
     if any(word == "--batch-size" or word.startswith("--batch-size=") for word in arguments):
         raise refuse_batch_size()
     env = arguments[0] if arguments and not arguments[0].startswith("-") else None
@@ -61,12 +71,12 @@ def train(arguments: list[str]) -> int:
     add_recipe_flags(parser, base)
     parsed = parser.parse_args(arguments[1:] if env else arguments)
     recipe = base.replace(**given(parsed, base))
-    if STARTED in os.environ:
-        return _train_with_others(recipe, parsed.out, parsed.quiet, parsed.track)
-    if parsed.workers > 1:
+    if STARTED in os.environ or parsed.workers > 1:
         if parsed.seeds is not None:
             raise UserError("--workers train one run together: leave --seeds or --workers out")
-        _refuse_profile(parsed.profile, "--workers")
+        _refuse_profile_together(parsed.profile)
+        if STARTED in os.environ:
+            return _train_with_others(recipe, parsed.out, parsed.quiet, parsed.track)
         return _launch_training(recipe, parsed, arguments)
     if imported is not None and not parsed.quiet:
         say("\n".join([importing.headline(imported), *importing.losses(imported)]))
@@ -90,17 +100,23 @@ STARTED = "TORCHELASTIC_RUN_ID"
 """What torchrun, and `--workers`, set in the environment of the processes they start."""
 
 
+def _import_for_worker() -> None:
+    """Import what the process that started this one was told to, by --import."""
+    if STARTED in os.environ:
+        registry.import_for_worker()
+
+
 def _add_worker_flags(parser) -> None:
     parser.add_argument(
         "--workers",
-        type=whole_number,
+        type=whole_between(1, MOST_WORKERS),
         default=1,
         metavar="W",
         help="train the run with W processes of this machine; n_envs stays the total",
     )
     parser.add_argument(
         "--max-restarts",
-        type=whole_number,
+        type=whole_between(0, MOST_RESTARTS),
         default=3,
         metavar="N",
         help="restart all workers from the last checkpoint up to N times if one is lost",
@@ -115,6 +131,7 @@ def _launch_training(recipe: Recipe, parsed: Any, arguments: list[str]) -> int:
 
     shards = max(recipe.machine.shards, parsed.workers)
     refuse_unshardable(recipe.replace(shards=shards))
+    training.refuse_inelastic(recipe.replace(shards=shards), parsed.workers)
     if shards != recipe.machine.shards and not parsed.quiet:
         say(
             f"{shards} shards, for {parsed.workers} workers: the last bits are those of --shards "
@@ -125,6 +142,23 @@ def _launch_training(recipe: Recipe, parsed: Any, arguments: list[str]) -> int:
     words = [*_without("--workers", _without("--max-restarts", arguments))]
     words = ["train", *words, "--shards", str(shards), "--out", str(out)]
     return launch(parsed.workers, words, parsed.max_restarts)
+
+
+def _launch_resuming(parsed: Any, arguments: list[str]) -> int:
+    from isobatch.run import store
+    from isobatch.workers.agent import launch
+
+    directory = store.RunDirectory.open(parsed.run)
+    machine = directory.recipe.machine
+    directory.release()
+    shards = machine.shards
+    if machine.elastic == "hold" and shards < parsed.workers:
+        raise UserError(
+            f"{parsed.run} is computed by {counted(shards, 'shard')}, as it began: resume it with "
+            f"--workers {shards}"
+        )
+    words = _without("--workers", _without("--max-restarts", arguments))
+    return launch(parsed.workers, ["resume", *words], parsed.max_restarts)
 
 
 def _without(flag: str, words: list[str]) -> list[str]:
@@ -199,6 +233,7 @@ def _resume_seeds(folder: Path, env: str | None, quiet: bool, track: list[str]) 
 
 def resume(arguments: list[str]) -> int:
     """Continue a run."""
+    _import_for_worker()
     parser = Parser(
         prog="isobatch resume", description="Continue a run from its last valid checkpoint."
     )
@@ -220,13 +255,13 @@ def resume(arguments: list[str]) -> int:
     _add_worker_flags(parser)
     _add_output_flags(parser)
     parsed = parser.parse_args(arguments)
-    if STARTED in os.environ:
-        return _resume_with_others(parsed)
-    if parsed.workers > 1:
-        from isobatch.workers.agent import launch
-
-        words = _without("--workers", _without("--max-restarts", arguments))
-        return launch(parsed.workers, ["resume", *words], parsed.max_restarts)
+    if STARTED in os.environ or parsed.workers > 1:
+        _refuse_profile_together(parsed.profile)
+        if parsed.from_scratch:  # Workers that are started again would start over.
+            raise UserError("--from-scratch is for one process: leave --workers out")
+        if STARTED in os.environ:
+            return _resume_with_others(parsed)
+        return _launch_resuming(parsed, arguments)
     if next(parsed.run.glob("seed-*/recipe.toml"), None) is not None:
         if parsed.total_timesteps or parsed.from_scratch or parsed.allow_inexact:
             several = f"{parsed.run} holds several runs"
@@ -329,6 +364,11 @@ def _clock(asked: bool) -> Clock:
 def _refuse_profile(asked: bool, several: str) -> None:
     if asked:
         raise UserError(f"--profile times one run, {several} trains several: profile one of them")
+
+
+def _refuse_profile_together(asked: bool) -> None:
+    if asked:
+        raise UserError("--profile times one process: leave --profile or --workers out")
 
 
 def _report(run: Run, quiet: bool) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from isobatch.errors import UserError
+from isobatch.parent import end_with
 from isobatch.recipe import Recipe
 from isobatch.run.loop import OnIteration
 from isobatch.run.result import Run
@@ -24,8 +27,9 @@ def work(train: Callable[[Group, OnIteration], Run], report: Callable[[Run], int
     """
     member = membership()
     assert member is not None
-    group = join(member)
+    end_with(os.getppid(), signal.SIGKILL)  # torchrun too leaves workers behind when it is killed.
     try:
+        group = join(member)
         with Heartbeat(group) as beat:
             run = train(group, Pace(beat))
         group.close()

@@ -33,7 +33,6 @@ from isobatch.run.sealed import sealed, unsealed
 from isobatch.run.sinks import Sink
 from isobatch.scaling.rules import move as moved
 from isobatch.state import TrainState
-from isobatch.text import counted
 from isobatch.world import Group, World
 
 EncoderLike = EncoderFactory | torch.nn.Module
@@ -77,6 +76,7 @@ def train(
     check_budget(recipe)
     algos.check(recipe)
     world = World(recipe.machine.shards, group)
+    refuse_inelastic(recipe, world.size)
     path = Path(out) if out is not None else default_path(recipe)
     if world.is_first:
         store.refuse_taken(path)
@@ -164,6 +164,7 @@ def resume(
         try:
             with clock.section("making"):
                 state = _begin(environments, encoder)
+            state.counters.workers = given  # The checkpoint's, where there is one.
             restore(state, directory, recipe, checkpoint)
             heard, profiled = _heard(sinks, quiet, world), _profile(clock, state)
             with kept(profiled, directory, quiet):
@@ -185,14 +186,26 @@ def with_workers(recipe: Recipe, numbers: Mapping[str, Any] | None, workers: int
     begun = numbers["counters"].get("workers", 1) if numbers else workers
     if recipe.machine.elastic == "hold" or workers == begun:
         return recipe
+    refuse_inelastic(recipe, begun)
     each, shards = recipe.batch.n_envs // begun, recipe.machine.shards // begun
-    if each * begun != recipe.batch.n_envs or not shards:
+    return moved(recipe, {"n_envs": each * workers}).recipe.replace(shards=shards * workers)
+
+
+def refuse_inelastic(recipe: Recipe, workers: int) -> None:
+    """Refuse a run of so many workers whose batch could not follow their number."""
+    if recipe.machine.elastic == "hold":
+        return
+    for name, total in (("n_envs", recipe.batch.n_envs), ("shards", recipe.machine.shards)):
+        if total % workers:
+            raise UserError(
+                f"elastic rescale: {name} {total} is not as many for each of {workers} workers",
+                field="elastic",
+            )
+    if recipe.reshape.batch_schedule:
         raise UserError(
-            f"elastic rescale: n_envs {recipe.batch.n_envs} of {counted(begun, 'worker')} are not "
-            "as many for each",
+            "elastic rescale: batch_schedule says how many environments there are",
             field="elastic",
         )
-    return moved(recipe, {"n_envs": each * workers}).recipe.replace(shards=shards * workers)
 
 
 def _join_in(
@@ -212,6 +225,7 @@ def _join_in(
     environments = _environments(world, recipe, make_env, device, numbers, again, clock)
     try:
         state = _begin(environments, encoder)
+        state.counters.workers = group.size
         if checkpoint:
             state.load(checkpoint.tensors, checkpoint.numbers)
         state.counters.restarts += 1

@@ -172,7 +172,8 @@ def join(
             f"worker {member.rank} finds no store at {member.host}, port {member.port}: "
             f"{_first_line(error)}"
         ) from None
-    prefix, peers = _meet(meeting, member, patience)
+    with _exchanging():
+        prefix, peers = _meet(meeting, member, patience)
     store = PrefixStore(prefix, meeting)
     with _exchanging():
         dist.init_process_group(
@@ -337,6 +338,8 @@ def _exchanging() -> Iterator[None]:
     """Say in a line that an exchange failed: torch's errors are pages long."""
     try:
         yield
+    except PeerLost:
+        raise
     except RuntimeError as error:
         raise PeerLost(f"an exchange between workers failed: {_first_line(error)}") from None
 
