@@ -18,7 +18,7 @@ from isobatch.text import counted, say
 
 if TYPE_CHECKING:
     from isobatch.run.training import Run
-    from isobatch.world import Group
+    from isobatch.workers.membership import Group
 
 MOST_SEEDS = 1000
 

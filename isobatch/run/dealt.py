@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,9 +22,11 @@ from isobatch.envs import MakeEnv
 from isobatch.envs.seeds import env_seeds
 from isobatch.errors import UserError
 from isobatch.experience import BY_STEP, Rollout, Shards
+from isobatch.files import Folder
 from isobatch.recipe import Recipe
 from isobatch.run.environments import Environments, Share, difference, wanted
 from isobatch.state import TrainState
+from isobatch.text import counted
 from isobatch.update import chunk_rows
 from isobatch.world import World
 
@@ -54,8 +56,8 @@ def refuse_unshardable(recipe: Recipe, make_env: MakeEnv | None = None) -> None:
         why = "batch_schedule adaptive changes n_envs as it goes"
     elif recipe.machine.exact_resume and (recipe.objective.staleness or recipe.is_phasic):
         why = "exact_resume keeps rollouts that wait, which are several workers'"
-    elif recipe.machine.exact_resume:
-        why = "exact_resume keeps one record of all actions"
+    elif recipe.machine.exact_resume and recipe.machine.elastic == "rescale":
+        why = "exact_resume keeps environments, whose number elastic rescale changes"
     elif not isinstance(registry.find(recipe.algo).learner, str):
         why = f"the algorithm {recipe.algo} is your own, and may look at all observations"
     elif recipe.machine.compile == "on":
@@ -81,9 +83,13 @@ class Dealt:
         make_env: MakeEnv | None,
         device: torch.device,
         numbers: Mapping[str, Any] | None = None,
+        again: Sequence[Sequence[Mapping[str, int]]] | None = None,
         clock: Clock = OFF,
     ) -> None:
-        """`numbers` are those of the checkpoint that the run goes on from."""
+        """`numbers` are those of the checkpoint that the run goes on from.
+
+        Its environments are made `again` where it says which each shard had.
+        """
         scaling.check_schedule(recipe)
         self.world, self.asked, self.device = world, recipe, device
         self.make_env = envs.maker_of(recipe, make_env)
@@ -94,7 +100,9 @@ class Dealt:
         """The recipe at the batch to begin with."""
         if numbers:
             self.begin = scaling.at_batch(recipe, Batch(**numbers["batch"]))
-        self._numbers, self._clock = numbers, clock
+        self._numbers, self._again, self._clock = numbers, again, clock
+        if again is not None and len(again) != world.shards:
+            raise UserError(f"{counted(len(again), 'shard')} cannot go on as {world.shards}")
         self.made = numbers["counters"]["environments"] if numbers else 0
         # What environments are like; a worker without a shard has no others. It is never stepped.
         self.env = envs.make(recipe, env_seeds(recipe.seed, 1), make_env=self.make_env)
@@ -116,12 +124,27 @@ class Dealt:
                     self.make_env,
                     self.device,
                     self._numbers,
-                    clock=self._clock,
+                    None if self._again is None else self._again[place],
+                    self._clock,
                     share=Share(place, self.world.shards),
                 )
                 for place in self.world.owned
             }
         return self._own
+
+    def keep_actions(self, folder: Folder) -> None:
+        """Write down every action from now on, each shard's in a file of its own."""
+        for each in self.own.values():
+            each.keep_actions(folder)
+
+    @property
+    def keeps_actions(self) -> bool:
+        """Whether the run can be resumed exactly."""
+        return self.asked.machine.exact_resume
+
+    def first_says(self, due: bool) -> bool:
+        """Return what the first worker says: all write down where their environments are."""
+        return self.world.told(due)[0]
 
     def move(self, state: TrainState) -> dict[str, Any]:
         """Follow the schedule; say what moved."""
@@ -218,8 +241,7 @@ class Dealt:
         self.made = self.world.shards * max(each["made"] for each in told)
         for event in (event for each in told for event in each["events"]):
             for name, value in event.items():
-                before = self._events.get(name, 0) if isinstance(value, int) else ""
-                self._events[name] = before + value
+                self._events[name] = value + self._events.get(name, type(value)())
 
     def _joined(self, own: Mapping[int, Rollout], gathered: list[dict[str, Tensor]]) -> Rollout:
         """Return the rollout of all environments from those of all shards."""

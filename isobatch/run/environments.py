@@ -148,7 +148,16 @@ class Environments:
                 "back; choose vectorization sync or async",
                 field="exact_resume",
             )
-        self.journals = Journals(folder)
+        self.journals = Journals(folder, self.share.place if self.share.count > 1 else None)
+
+    @property
+    def keeps_actions(self) -> bool:
+        """Whether the run can be resumed exactly."""
+        return self.journals is not None
+
+    def first_says(self, due: bool) -> bool:
+        """Return it: there is one worker."""
+        return due
 
     @property
     def parts(self) -> list[dict[str, int]]:

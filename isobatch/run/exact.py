@@ -22,6 +22,7 @@ from isobatch.envs import Observation
 from isobatch.errors import UserError, understanding
 from isobatch.files import Mark
 from isobatch.machine import gradient_threads
+from isobatch.run.dealt import Dealt
 from isobatch.run.environments import Environments
 from isobatch.run.journal import file_name
 from isobatch.run.store import Checkpoint
@@ -51,7 +52,7 @@ def refuse_other_machine(saved: dict[str, Any]) -> None:
 
 
 def beside(
-    state: TrainState, environments: Environments, learner: Learner
+    state: TrainState, environments: Environments | Dealt, learner: Learner
 ) -> tuple[dict[str, Tensor], dict[str, Any], set[str]]:
     """Return what a checkpoint has in addition, and the files it needs."""
     held, data = learner.held() if isinstance(learner, Holds) else ({}, {})
@@ -60,33 +61,41 @@ def beside(
     tensors["random"] = torch.get_rng_state()
     for name, each in state.episodes.under_way.tensors().items():
         tensors[f"under_way.{name}"] = each
-    numbers: dict[str, Any] = {
-        "held": data,
-        "machine": machine(),
-        "parts": environments.parts,
-        "journal": None,
-    }
+    numbers: dict[str, Any] = {"held": data, "machine": machine()}
     needed = {data["phase"]["file"]} - {None} if "phase" in data else set()
+    if isinstance(environments, Dealt):
+        own = [_whereabouts(each) for each in environments.own.values()]
+        told = environments.world.told(own)
+        numbers["shards"] = [shard for worker in told for shard in worker]
+    else:
+        numbers |= _whereabouts(environments)
+    needed |= {name for name, _ in _journals(numbers)}
+    return {f"{PREFIX}.{name}": each for name, each in tensors.items()}, {PREFIX: numbers}, needed
+
+
+def _whereabouts(environments: Environments) -> dict[str, Any]:
+    """Return which environments there are, and how to bring others to where they are."""
+    found: dict[str, Any] = {"parts": environments.parts, "journal": None}
     collector, journals = environments.begun, environments.journals
     if collector is not None and journals is not None:
-        tensors["first"] = collector.first
-        needed |= {file.name for file in journals.files}
-        numbers["journal"] = {
+        found["first"] = collector.first.tolist()
+        found["journal"] = {
             "files": journals.saved(),
             "steps": collector.steps_taken,
             "observation": digest(collector.observation),
         }
-    return {f"{PREFIX}.{name}": each for name, each in tensors.items()}, {PREFIX: numbers}, needed
+    return found
 
 
-def parts(numbers: dict[str, Any]) -> list[dict[str, int]]:
-    """Return which environments a checkpoint's run had, as `Environments` makes them again."""
-    return numbers[PREFIX]["parts"]
+def parts(numbers: dict[str, Any]) -> list[Any]:
+    """Return which environments a checkpoint's run had, to make them again: by shard, if any."""
+    own = numbers[PREFIX]
+    return [shard["parts"] for shard in own["shards"]] if "shards" in own else own["parts"]
 
 
 def bring_back(
     state: TrainState,
-    environments: Environments,
+    environments: Environments | Dealt,
     learner: Learner,
     checkpoint: Checkpoint,
     note: Callable[[str], None],
@@ -99,9 +108,22 @@ def bring_back(
         state.episodes.under_way.load(under(own, "under_way"))
         if isinstance(learner, Holds):
             learner.hold(under(own, "held"), numbers["held"])
-        if numbers["journal"] is not None:
-            _take_again(environments, numbers["journal"], own["first"], note)
+        if isinstance(environments, Dealt):
+            environments.world.agreed(lambda: _take_shards_again(environments, numbers, note))
+        elif numbers["journal"] is not None:
+            # Earlier versions kept it among the tensors.
+            first = own["first"] if "first" in own else torch.tensor(numbers["first"])
+            _take_again(environments, numbers["journal"], first, note)
         torch.set_rng_state(own["random"])
+
+
+def _take_shards_again(
+    environments: Dealt, numbers: dict[str, Any], note: Callable[[str], None]
+) -> None:
+    for place, each in environments.own.items():
+        shard = numbers["shards"][place]
+        if shard["journal"] is not None:
+            _take_again(each, shard["journal"], torch.tensor(shard["first"]), note)
 
 
 def _take_again(
@@ -123,11 +145,18 @@ def _take_again(
 def grown_files(numbers: dict[str, Any]) -> Iterator[tuple[str, Mark]]:
     """Give the files that a checkpoint needs to be resumed exactly, and how far it needs them."""
     own = numbers.get(PREFIX) or {}
-    for each in (own.get("journal") or {"files": []})["files"]:
-        yield file_name(each["number"]), each["mark"]
+    yield from _journals(own)
     phase = own.get("held", {}).get("phase")
     if phase and phase["mark"] is not None:
         yield phase["file"], phase["mark"]
+
+
+def _journals(own: dict[str, Any]) -> Iterator[tuple[str, Mark]]:
+    """Give the journals that are needed, of all environments or of each shard's."""
+    shards = enumerate(own["shards"]) if "shards" in own else [(None, own)]
+    for place, shard in shards:
+        for each in (shard.get("journal") or {"files": []})["files"]:
+            yield file_name(each["number"], place), each["mark"]
 
 
 def digest(observation: Observation) -> str:

@@ -27,17 +27,17 @@ Block = tuple[Tensor, Tensor | None]
 """Actions [T, N, K], and which environments [N] were restarted before the only step of them."""
 
 
-def file_name(number: int) -> str:
+def file_name(number: int, shard: int | None = None) -> str:
     """Return the name of a journal, by how many environments had been made when it began."""
-    return f"actions-{number:09d}.bin"
+    return f"actions-{number:09d}.bin" if shard is None else f"actions-s{shard}-{number:09d}.bin"
 
 
 class Journal(Growing):
     """One file of actions."""
 
-    def __init__(self, folder: Folder, number: int, begins: int) -> None:
+    def __init__(self, folder: Folder, number: int, begins: int, shard: int | None) -> None:
         """The first of its actions is that after `begins` steps of the environments."""
-        super().__init__(folder, file_name(number))
+        super().__init__(folder, file_name(number, shard))
         self.number, self.begins = number, begins
 
     def add(self, actions: Tensor, restarted: Tensor | None) -> None:
@@ -61,8 +61,8 @@ class Journal(Growing):
 class Journals:
     """The files that the environments there are need."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder, shard: int | None = None) -> None:
+        self._folder, self._shard = folder, shard
         self.files: list[Journal] = []
         """In order; the last one is written to."""
 
@@ -71,7 +71,7 @@ class Journals:
         if self.files:
             self.files[-1].sync()
             self.files[-1].close()
-        journal = Journal(self._folder, number, step)
+        journal = Journal(self._folder, number, step, self._shard)
         journal.remove()  # What a run that was killed went on to do.
         self.files.append(journal)
 
@@ -92,7 +92,7 @@ class Journals:
         """Go on with the files of a checkpoint, as they were then."""
         self.files = []
         for each in saved:
-            journal = Journal(self._folder, each["number"], each["begins"])
+            journal = Journal(self._folder, each["number"], each["begins"], self._shard)
             journal.refuse_other(each["mark"])
             journal.cut(each["mark"])
             self.files.append(journal)

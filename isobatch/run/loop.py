@@ -102,7 +102,8 @@ async def training(
     state.counters.environments = environments.made
     if not state.counters.restarts:
         state.machine = machine.fingerprint()
-    if isinstance(environments, Environments) and state.recipe.machine.exact_resume:
+    own = isinstance(environments, Environments | Dealt)
+    if own and state.recipe.machine.exact_resume:
         environments.keep_actions(directory.folder)
     heard = Sinks([MetricsFile(directory)], sinks)
     clock = profile.clock
@@ -117,7 +118,7 @@ async def training(
     heard.start(state.recipe, str(directory.path), state.counters.env_steps)
     abandoned = False
     try:
-        if exactly is not None and isinstance(environments, Environments):
+        if exactly is not None and own:
             exact.bring_back(state, environments, learner, exactly, heard.note)
         keeper.settle(state)
         keeper.checkpoint(state)  # A kill from here on leaves a run that resumes.
@@ -306,8 +307,8 @@ class Keeper:
     ) -> None:
         self.directory, self._environments = directory, environments
         self._learner, self._stop = learner, stop
-        self._exact: Environments | None = None
-        if isinstance(environments, Environments) and environments.journals is not None:
+        self._exact: Environments | Dealt | None = None
+        if isinstance(environments, Environments | Dealt) and environments.keeps_actions:
             self._exact = environments
         self._saved = time.perf_counter()
         self.settled = False
@@ -325,7 +326,8 @@ class Keeper:
         if _passes_a_part(state.recipe, after - rollout.n_valid, after):
             with self._stop.held():
                 policy.save(self.directory, state, self._environments.env, "part")
-        if time.perf_counter() - self._saved > state.recipe.machine.checkpoint_seconds:
+        due = time.perf_counter() - self._saved > state.recipe.machine.checkpoint_seconds
+        if due if self._exact is None else self._exact.first_says(due):
             self.checkpoint(state)
 
     def checkpoint(self, state: TrainState) -> None:
@@ -338,6 +340,9 @@ class Keeper:
                 tensors, numbers = tensors | own, numbers | data
             directory.save_checkpoint(tensors, numbers, state.counters.iterations, needed)
             policy.save(directory, state, self._environments.env)
+        if self._exact is not None:
+            # Files that no checkpoint needs are removed: nobody is to begin one meanwhile.
+            self._exact.first_says(True)
         self._saved = time.perf_counter()
 
     def rescue(self, state: TrainState) -> None:

@@ -63,7 +63,7 @@ CLOCK_COLUMNS = (
 )  # fmt: skip
 """Metrics that depend on the clock; all others are the same for the same recipe."""
 KEPT_CHECKPOINTS = 2
-GROWN = re.compile(r"(actions|phase)-[0-9]+\.bin")
+GROWN = re.compile(r"(actions(-s[0-9]+)?|phase)-[0-9]+\.bin")
 """Files that exact resuming needs."""
 OF_A_RUN = (
     METRICS, EVALUATIONS, PROFILE, IMPORTED, "policy.safetensors", "policies", "checkpoints",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from isobatch import __version__, algos
 from isobatch.clock import OFF, Clock
@@ -155,9 +154,9 @@ def resume(
         given = 1 if group is None else group.size
         asked = with_workers(recipe, numbers, given)
         world = World(asked.machine.shards, group)
-        world.from_first(_packed(asked, checkpoint))
         device = choose_device(recipe.machine.device)
         exactly = checkpoint if _resumes_exactly(recipe, numbers) and not allow_inexact else None
+        world.from_first(_packed(asked, checkpoint, exactly is not None))
         with understanding(f"{path}: the checkpoint"):
             again = exact.parts(exactly.numbers) if exactly else None
             with clock.section("making"):
@@ -205,19 +204,20 @@ def _join_in(
     group: Group,
 ) -> Run:
     """Go on with a run as one of the workers that read and write nothing."""
-    recipe, checkpoint = _unpacked(group.broadcast(None))
+    recipe, checkpoint, is_exact = _unpacked(group.broadcast(None))
     world = World(recipe.machine.shards, group)
-    numbers = checkpoint[1] if checkpoint else None
+    numbers, exactly = checkpoint and checkpoint.numbers, checkpoint if is_exact else None
     device = choose_device(recipe.machine.device)
-    environments = _environments(world, recipe, make_env, device, numbers, clock=clock)
+    again = exact.parts(exactly.numbers) if exactly else None
+    environments = _environments(world, recipe, make_env, device, numbers, again, clock)
     try:
         state = _begin(environments, encoder)
         if checkpoint:
-            state.load(*checkpoint)
+            state.load(checkpoint.tensors, checkpoint.numbers)
         state.counters.restarts += 1
         directory = store.Elsewhere(path)
         try:
-            stopped = run(state, environments, directory, [], on_iteration)
+            stopped = run(state, environments, directory, [], on_iteration, exactly)
         finally:
             directory.release()
         return Run(path, interrupted=stopped)
@@ -225,18 +225,21 @@ def _join_in(
         environments.close()
 
 
-def _packed(recipe: Recipe, checkpoint: store.Checkpoint | None) -> bytes:
+def _packed(recipe: Recipe, checkpoint: store.Checkpoint | None, is_exact: bool) -> bytes:
     """Return a recipe and a checkpoint as the other workers get them."""
     tensors = {} if checkpoint is None else checkpoint.tensors
-    data = {"asked": recipe.to_toml(), "numbers": checkpoint and checkpoint.numbers}
-    return sealed(tensors, data)
+    numbers = None if checkpoint is None else checkpoint.numbers
+    return sealed(tensors, {"asked": recipe.to_toml(), "numbers": numbers, "exact": is_exact})
 
 
-def _unpacked(content: bytes) -> tuple[Recipe, tuple[dict[str, Tensor], dict[str, Any]] | None]:
+def _unpacked(content: bytes) -> tuple[Recipe, store.Checkpoint | None, bool]:
     """Return what `_packed` was given."""
     tensors, data = unsealed(content)
-    numbers = data["numbers"]
-    return Recipe.from_toml(data["asked"]), None if numbers is None else (tensors, numbers)
+    recipe, numbers = Recipe.from_toml(data["asked"]), data["numbers"]
+    if numbers is None:
+        return recipe, None, False
+    marks = numbers["metrics"], numbers["evaluations"]
+    return recipe, store.Checkpoint(tensors, numbers, *marks, {}), data["exact"]
 
 
 def _environments(
@@ -245,12 +248,12 @@ def _environments(
     make_env: MakeEnv | None,
     device: torch.device,
     numbers: Mapping[str, Any] | None = None,
-    again: Sequence[Mapping[str, int]] | None = None,
+    again: Sequence[Any] | None = None,
     clock: Clock = OFF,
 ) -> Environments | Dealt:
     """Return the environments of a run, or of the shards of it that this worker owns."""
     if world.is_sharded:
-        return Dealt(world, recipe, make_env, device, numbers, clock)
+        return Dealt(world, recipe, make_env, device, numbers, again, clock)
     if world.size > 1:
         raise UserError(
             f"{world.size} workers share one shard: choose --shards {world.size} or more",
