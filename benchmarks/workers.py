@@ -76,13 +76,13 @@ def cases() -> dict[str, Case]:
             (Way(1, 1, threads=2), Way(2, 2)),
         ),
         "cartpole": Case(
-            preset("CartPole-v1", "ppo", n_envs=64, n_steps=128, compile="off"),
-            6,
+            preset("CartPole-v1", "ppo", n_envs=64, n_steps=128, n_epochs=4, compile="off"),
+            4,
             (*by_workers, *more_shards),
         ),
         "halfcheetah": Case(
             preset("HalfCheetah-v4", "ppo", n_envs=16, n_steps=128, compile="off"),
-            3,
+            2,
             (*by_workers, *more_shards),
         ),
     }
@@ -262,8 +262,12 @@ def measured(case: Case, repeats: int) -> dict[str, Any]:
         for way in case.ways[:: 1 if turn % 2 == 0 else -1]:
             trials[way].append(measure(case, way))
             last = trials[way][-1]
-            seconds = [round(each["seconds"]["iteration"], 3) for each in last["workers"][0]]
-            say = f"{case.recipe.env}, {way.title}: {seconds} s, load {last['load']:.1f} before"
+            seconds, cpu = (
+                [round(each[kind]["iteration"], 3) for each in last["workers"][0]]
+                for kind in ("seconds", "cpu")
+            )
+            say = f"{case.recipe.env}, {way.title}: {seconds} s, CPU {cpu} s, load "
+            say += f"{last['load']:.1f} before"
             print(say, file=sys.stderr, flush=True)
     batch = case.recipe.batch
     found = {way: summary(each) for way, each in trials.items()}
