@@ -156,7 +156,7 @@ class TestImport:
         assert missing.returncode == 2
         assert "'leaning' is not registered: pass --import MODULE" in missing.stderr
         done = isobatch_command(
-            tmp_path, "study", "mine.toml", "--import", "my_leaning", "--quiet", "--workers", "1"
+            tmp_path, "study", "mine.toml", "--import", "my_leaning", "--quiet", "--jobs", "1"
         )
         assert done.returncode == 0, done.stderr
         assert "2 of 2 runs" in done.stdout

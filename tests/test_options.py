@@ -69,7 +69,7 @@ def test_every_numeric_option_is_read_by_our_own_readers(monkeypatch):
         counts[command] = sum(is_number(each) for each in actions)
     assert counts["train"] > 40
     assert counts == {
-        "train": counts["train"], "resume": 1, "eval": 2, "rescale": 6, "probe": 2, "study": 2,
+        "train": counts["train"], "resume": 3, "eval": 2, "rescale": 6, "probe": 2, "study": 3,
         "report": 0,
     }  # fmt: skip
 
@@ -133,8 +133,8 @@ def test_good_numbers_are_read_as_before():
         ),
         ("study phasic --dry-run --seeds 1e12", "--seeds: must be at most 10,000"),
         ("study phasic --dry-run --seeds 0", "--seeds: must be at least 1"),
-        ("study phasic --dry-run --workers=-1", "--workers: must be at least 1"),
-        ("study phasic --dry-run --workers 1e9", "--workers: must be at most 10,000"),
+        ("study phasic --dry-run --jobs=-1", "--jobs: must be at least 1"),
+        ("study phasic --dry-run --jobs 1e9", "--jobs: must be at most 10,000"),
         ("train CartPole-v1 --gamma nan", "gamma must be a finite number, got nan"),
         ("train CartPole-v1 --n-envs 1e30", "expected a whole number, got '1e30'"),
         ("train CartPole-v1 --seed=-1", "seed must not be negative"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from isobatch.study.plan import Cost
     from isobatch.study.results import Results
 
-MOST_WORKERS = 10_000
+MOST_JOBS = 10_000
 
 
 def study(arguments: list[str]) -> int:
@@ -43,11 +44,14 @@ def study(arguments: list[str]) -> int:
         help="number of seeds, instead of the study's",
     )
     parser.add_argument(
-        "--workers",
-        type=whole_between(1, MOST_WORKERS),
+        "--jobs",
+        type=whole_between(1, MOST_JOBS),
         metavar="N",
         help="parallel processes (default: one per core)",
     )
+    parser.add_argument(
+        "--workers", type=whole_between(1, MOST_JOBS), help=argparse.SUPPRESS
+    )  # What --jobs was called before a run could have workers.
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="study directory (default: studies/NAME)"
     )
@@ -56,7 +60,7 @@ def study(arguments: list[str]) -> int:
     )
     parser.add_argument(
         "--cluster", choices=["local", "ray", "slurm"], default="local",
-        help="where the workers run (default: local processes)",
+        help="where the jobs run (default: local processes)",
     )  # fmt: skip
     parser.add_argument(
         "--slurm", nargs="*", default=[], metavar="NAME=VALUE",
@@ -92,12 +96,16 @@ def _conduct(parsed: Any) -> int:
     if parsed.no_cohorts:
         chosen = replace(chosen, cohorts=False)
     chosen.check(tuple(parsed.env))
-    workers = parsed.workers if parsed.workers is not None else _cores()
+    if parsed.workers is not None:
+        if parsed.jobs is not None:
+            raise UserError("--workers is now --jobs: give one of them")
+        say("--workers is now --jobs", error=True)
+    jobs = parsed.jobs or parsed.workers or _cores()
     root = parsed.out or Path("studies") / chosen.name
     _say_unscaled(Results(chosen, []))
     begun = (root / "study.json").exists()
     if parsed.dry_run or not (begun or parsed.quiet):
-        _show_plan(chosen, workers, root, parsed.quiet)
+        _show_plan(chosen, jobs, root, parsed.quiet)
     if parsed.dry_run:
         return 0
     queue = Queue.create(root, chosen)
@@ -105,7 +113,7 @@ def _conduct(parsed: Any) -> int:
         say(f"damaged, will be run again: {line}")
     if parsed.retry_failed:
         say(f"retrying {counted(queue.retry_failed(), 'failed run')} from scratch")
-    outcome = conduct(queue, _executor(parsed, root, workers), workers, choose_view(parsed.quiet))
+    outcome = conduct(queue, _executor(parsed, root, jobs), jobs, choose_view(parsed.quiet))
     for cell, reason in outcome.failed.items():
         say(f"failed: {cell}: {reason}")
     if outcome.left:
@@ -163,12 +171,12 @@ def _list() -> int:
     return 0
 
 
-def _show_plan(chosen: Study, workers: int, root: Path, quiet: bool) -> None:
+def _show_plan(chosen: Study, jobs: int, root: Path, quiet: bool) -> None:
     from isobatch.study.plan import estimate
 
-    costs = estimate(chosen, workers)
+    costs = estimate(chosen, jobs)
     count = len(chosen.seeds)
-    seconds = sum(cost.seconds for cost in costs.values()) * count / workers
+    seconds = sum(cost.seconds for cost in costs.values()) * count / jobs
     needed = sum(cost.bytes for cost in costs.values()) * count
     if not quiet:
         runs = counted(len(chosen.cells), "run")
@@ -177,7 +185,7 @@ def _show_plan(chosen: Study, workers: int, root: Path, quiet: bool) -> None:
         for line in _plan(costs):
             say(line)
         say(
-            f"estimated cost: {duration(seconds)} with {counted(workers, 'worker')}, "
+            f"estimated cost: {duration(seconds)} with {counted(jobs, 'job')}, "
             f"{size(needed)} in {root} (from a few timed steps of every arm on this machine)"
         )
     free = shutil.disk_usage(_existing(root)).free
@@ -206,11 +214,11 @@ def _existing(path: Path) -> Path:
     return path if path.exists() else _existing(path.parent)
 
 
-def _executor(parsed: Any, root: Path, workers: int) -> Executor:
+def _executor(parsed: Any, root: Path, jobs: int) -> Executor:
     from isobatch.study.executors import LocalExecutor, RayExecutor, SlurmExecutor
 
     if parsed.cluster == "ray":
-        return RayExecutor(workers)
+        return RayExecutor(jobs)
     if parsed.cluster == "slurm":
         from isobatch.recipe import literal
 

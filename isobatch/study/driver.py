@@ -71,14 +71,12 @@ def _run_all(
             ending = worker.problem()
             if ending is None:
                 continue
-            view.note(f"a worker ended unexpectedly: {ending.reason}")
+            view.note(f"a job ended unexpectedly: {ending.reason}")
             left = state_of(queue).left
             broken = broken + (not ending.killed) if left == settled else 0
             settled = left
             if broken >= MAX_BROKEN:
-                raise UserError(
-                    f"{MAX_BROKEN} workers failed while no run finished: {ending.reason}"
-                )
+                raise UserError(f"{MAX_BROKEN} jobs failed while no run finished: {ending.reason}")
         unfinished = sum(status in ("free", "running") for status in queue.states().values())
         while len(crew) < min(workers, unfinished):
             crew.append(executor.start(queue.root, workers))

@@ -38,7 +38,7 @@ class Cost:
 def estimate(study: Study, workers: int) -> dict[tuple[str, str], Cost]:
     """Return the cost of a run of each (arm, environment), from a few steps of each."""
     kinds, costs = Kinds(study), dict[tuple[str, str], Cost]()
-    few = f"fewer than {LEAST} similar runs for each worker"
+    few = f"fewer than {LEAST} similar runs for each job"
     for env, arm in itertools.product(study.envs, study.arms):
         recipe = study.recipe(Cell(arm, env, study.seeds[0]))
         together = kinds.at_a_time(arm, env, workers)

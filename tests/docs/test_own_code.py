@@ -141,7 +141,7 @@ def test_a_study_of_all_of_them(folder, launch):
         lines = "\n".join(f"{arm} = {{ {arms.get(arm, '')} }}" for arm in chosen)
         head = f'[study]\nenvs = ["{env}"]\nbudget = 128\nseeds = 1\nevaluate = 2\n'
         (folder / "mine.toml").write_text(f"{head}[base]\n{base}[arms]\n{lines}\n")
-        return ["isobatch", "study", "mine.toml", "--quiet", "--workers", "1"]
+        return ["isobatch", "study", "mine.toml", "--quiet", "--jobs", "1"]
 
     for kind in OWN:
         env = "python:my-environment" if kind == "environment" else "CartPole-v1"

@@ -15,7 +15,7 @@ IMAGES = ("CoinrunEasy-v0", "StarpilotHard-v0")
 SMALL_BATCH = ["--n-envs", "2", "--n-steps", "16", "--n-minibatches", "2", "--n-epochs", "1"]
 FLAGS = {
     "eval": ["--episodes", "2"],
-    "study": ["--seeds", "2", "--workers", "1"],
+    "study": ["--seeds", "2", "--jobs", "1"],
     "probe": ["--batches", "2", "--no-speed"],
     "verify": ["--iterations", "2"],
 }

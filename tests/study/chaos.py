@@ -55,7 +55,7 @@ def torment(
     file = root.with_suffix(".toml")
     file.write_text(STUDY.format(seeds=seeds, budget=budget))
     command = [sys.executable, "-m", "isobatch", "study", str(file), "--out", str(root)]
-    command += ["--workers", "2", "--cluster", cluster, "--quiet"]
+    command += ["--jobs", "2", "--cluster", cluster, "--quiet"]
     began, killed, drivers = time.monotonic(), 0, 0
     driver = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
     try:

@@ -45,7 +45,7 @@ def isobatch(capsys, *arguments):
 
 
 def test_a_dry_run_tells_the_cost_and_writes_nothing(file, tmp_path, capsys):
-    arguments = ["study", file, "--dry-run", "--workers", 1, "--out", tmp_path / "study"]
+    arguments = ["study", file, "--dry-run", "--jobs", 1, "--out", tmp_path / "study"]
     code, out, _ = isobatch(capsys, *arguments)
     assert code == 0
     assert "6 runs of 256 env steps, 3 seeds per arm and environment" in out
@@ -54,16 +54,28 @@ def test_a_dry_run_tells_the_cost_and_writes_nothing(file, tmp_path, capsys):
     assert not (tmp_path / "study").exists()
 
 
+def test_jobs_were_called_workers(file, tmp_path, capsys):
+    arguments = ["study", file, "--dry-run", "--out", tmp_path / "study"]
+    code, out, err = isobatch(capsys, *arguments, "--workers", 3)
+    assert (code, err) == (0, "--workers is now --jobs\n")
+    assert "with 3 jobs, " in out
+    code, _, err = isobatch(capsys, *arguments, "--workers", 3, "--jobs", 2)
+    assert (code, err) == (2, "isobatch: --workers is now --jobs: give one of them\n")
+    with pytest.raises(SystemExit):
+        main(["study", "--help"])
+    assert "--workers" not in capsys.readouterr().out
+
+
 def test_the_plan_says_which_runs_are_trained_alone_and_why(file, tmp_path, capsys):
     file.write_text(TOML.replace("b = {", 'b = { algo = "ppg", n_policy_iterations = 2, '))
     arguments = ["study", file, "--dry-run", "--out", tmp_path / "study"]
     ppg = "  one at a time (b): ppg is trained alone"
-    few = "  one at a time (a): fewer than 3 similar runs for each worker"
+    few = "  one at a time (a): fewer than 3 similar runs for each job"
     off = "  one at a time (a, b): cohorts are off"
     for options, found, reasons in (
-        (["--workers", 1], "3 together", [ppg]),
-        (["--workers", 3], "one at a time", [few, ppg]),
-        (["--workers", 1, "--no-cohorts"], "one at a time", [off]),
+        (["--jobs", 1], "3 together", [ppg]),
+        (["--jobs", 3], "one at a time", [few, ppg]),
+        (["--jobs", 1, "--no-cohorts"], "one at a time", [off]),
     ):
         code, out, _ = isobatch(capsys, *arguments, *options)
         assert code == 0
@@ -75,7 +87,7 @@ def test_the_plan_says_which_runs_are_trained_alone_and_why(file, tmp_path, caps
 
 def test_cohorts_may_be_turned_off_and_on_again(file, tmp_path, capsys):
     root = tmp_path / "study"
-    arguments = ["study", file, "--out", root, "--workers", 1, "--quiet"]
+    arguments = ["study", file, "--out", root, "--jobs", 1, "--quiet"]
     assert isobatch(capsys, *arguments, "--no-cohorts", "--seeds", 1)[0] == 0
     assert isobatch(capsys, *arguments, "--seeds", 4)[0] == 0
     queue = Queue.open(root)
@@ -86,14 +98,14 @@ def test_cohorts_may_be_turned_off_and_on_again(file, tmp_path, capsys):
 
 def test_one_command_runs_judges_and_reports_and_again_has_nothing_to_do(file, tmp_path, capsys):
     root = tmp_path / "study"
-    code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
+    code, out, _ = isobatch(capsys, "study", file, "--jobs", 1, "--out", root)
     assert code == 0
     assert out.count("done") >= 6
     assert "b is better than a." in out
     assert "undecided" in out or "supported" in out or "contradicted" in out
     assert (root / "report.html").is_file()
     files = {path: path.stat().st_mtime_ns for path in root.rglob("metrics.jsonl")}
-    code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
+    code, out, _ = isobatch(capsys, "study", file, "--jobs", 1, "--out", root)
     assert code == 0
     assert "done   " not in out
     assert files == {path: path.stat().st_mtime_ns for path in root.rglob("metrics.jsonl")}
@@ -107,13 +119,13 @@ def test_one_command_runs_judges_and_reports_and_again_has_nothing_to_do(file, t
     assert code == 0
     assert "1 run damaged" in out
     assert "5 of 6 runs" in out
-    code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
+    code, out, _ = isobatch(capsys, "study", file, "--jobs", 1, "--out", root)
     assert code == 0
     assert f"damaged, will be run again: {cell}" in out
     assert "6 of 6 runs" in out
 
     # More seeds are the same study; another design in its place is not.
-    code, out, _ = isobatch(capsys, "study", file, "--seeds", 4, "--workers", 1, "--out", root)
+    code, out, _ = isobatch(capsys, "study", file, "--seeds", 4, "--jobs", 1, "--out", root)
     assert code == 0
     assert "8 of 8 runs" in out
     file.write_text(TOML.replace("budget = 256", "budget = 512"))
@@ -141,7 +153,7 @@ def test_scores_that_cannot_be_normalised_are_said_before_and_after(file, tmp_pa
 
     # Given afterwards, they count without a run being repeated.
     file.write_text(unknown + '[scores]\n"NChain-v0" = { random = 1313, reference = 3677 }\n')
-    code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
+    code, out, _ = isobatch(capsys, "study", file, "--jobs", 1, "--out", root)
     assert code == 0
     assert line not in out
     assert "done   " not in out
@@ -151,7 +163,7 @@ def test_scores_that_cannot_be_normalised_are_said_before_and_after(file, tmp_pa
 def test_failed_runs_are_named_and_the_exit_code_tells(file, tmp_path, capsys):
     file.write_text(TOML.replace("b = {", "b = { vf_coef = 1e38, "))
     root = tmp_path / "study"
-    code, out, _ = isobatch(capsys, "study", file, "--workers", 1, "--out", root)
+    code, out, _ = isobatch(capsys, "study", file, "--jobs", 1, "--out", root)
     assert code == 1
     assert "failed: b, CartPole-v1, seed 1: training diverged" in out
     assert "3 runs failed, not in the results" in out
@@ -162,7 +174,7 @@ MISTAKES = {
     "no such file": (["study", "nowhere.toml"], "cannot read"),
     "no study named": (["study"], "--list"),
     "no such scale": (["study", "n-vs-t", "--scale", "galaxy"], "galaxy"),
-    "no workers": (["study", "n-vs-t", "--workers", "0"], "--workers"),
+    "no jobs": (["study", "n-vs-t", "--jobs", "0"], "--jobs"),
     "no seeds": (["study", "n-vs-t", "--seeds", "0"], "seeds"),
     "unknown cluster": (["study", "n-vs-t", "--cluster", "moon"], "moon"),
     "report of nothing": (["report", "nowhere"], "holds no study"),

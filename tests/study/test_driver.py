@@ -204,7 +204,7 @@ def children(pid):
 def started_study(tmp_path, budget):
     file = tmp_path / "long.toml"
     file.write_text(TOML.replace("budget = 256", f"budget = {budget}"))
-    command = [sys.executable, "-m", "isobatch", "study", str(file), "--workers", "2"]
+    command = [sys.executable, "-m", "isobatch", "study", str(file), "--jobs", "2"]
     driver = subprocess.Popen(
         [*command, "--out", str(tmp_path / "study"), "--quiet"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,

@@ -61,7 +61,7 @@ def test_ray_runs_a_study_on_loopback_with_a_token_and_leaves_nothing(tmp_path):
     file = tmp_path / "small.toml"
     file.write_text(SIX)
     command = [sys.executable, "-m", "isobatch", "study", str(file), "--cluster", "ray"]
-    command += ["--workers", "2", "--out", str(tmp_path / "study"), "--quiet"]
+    command += ["--jobs", "2", "--out", str(tmp_path / "study"), "--quiet"]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     seen, tokens = set(), set()
     while driver.poll() is None:

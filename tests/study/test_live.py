@@ -75,7 +75,7 @@ def test_the_table_shows_names_as_they_are(half_done, capsys):
     view = Table()
     view.start(half_done)
     view.show(Watch(half_done).progress())
-    view.note("a worker ended unexpectedly: [bold]killed")
+    view.note("a job ended unexpectedly: [bold]killed")
     view.stop()
     out = capsys.readouterr().out
     assert "[red]a" in out

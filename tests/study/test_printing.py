@@ -100,7 +100,7 @@ def test_the_live_table_passes_no_names_control_characters_on(study, capsys):
     view = Table()
     view.start(Queue.open(study))
     view.show(Watch(Queue.open(study)).progress())
-    view.note(f"a worker ended: {ESCAPE}")
+    view.note(f"a job ended: {ESCAPE}")
     view.stop()
     out = capsys.readouterr().out
     assert out.count("\\x1b") >= 2
