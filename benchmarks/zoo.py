@@ -8,8 +8,8 @@ EnvPool's environments (`EnvPoolVecEnv`), and Isobatch what `isobatch train --fr
 them. Both are cut to the same budget, and evaluated alike at ten moments of it: 20 episodes of
 environments that were not trained on, deterministic or sampled as the zoo publishes. What counts is
 the mean of the last five: with these settings both libraries' policies come and go within a few
-thousand steps (MountainCarContinuous: 94, -5, 95, -23, -7, 92 every 2,000 steps, Stable-Baselines3),
-so that the score at the very end is a matter of luck. A row is a run.
+thousand steps (docs/results/zoo.md), so that the score at the very end is a matter of luck. A row
+is a run.
 """
 
 import argparse
