@@ -101,13 +101,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=12)
+    parser.add_argument("--threads", default="0", help="as isobatch train's")
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parsed = parser.parse_args()
+    threads = ["--threads", parsed.threads]
     found: dict[str, list[dict[str, dict[str, Any]]]] = {name: [] for name in parsed.cases}
     for _ in range(parsed.repeats):
         for name in parsed.cases:
             env, flags = CASES[name]
-            repeat = {way: run(env, flags, more, parsed.iterations) for way, more in WAYS.items()}
+            repeat = {
+                way: run(env, flags, [*threads, *more], parsed.iterations)
+                for way, more in WAYS.items()
+            }
             found[name].append(repeat)
             parsed.out.write_text(json.dumps(found, indent=1) + "\n")
     print("\n".join(table(found)))
