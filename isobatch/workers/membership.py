@@ -6,12 +6,14 @@ a key-value store, torch's TCPStore, and exchange bytes by torch.distributed's c
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
 import json
 import os
 import re
 import secrets
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -34,6 +36,8 @@ knows of a broken exchange alone (`PeerLost`)."""
 TIMEOUT = 1800.0
 """Seconds that an exchange may take before any iteration was measured: longer than the watch."""
 POLL = 0.02
+SIOCGIFADDR = 0x8915
+"""Of Linux's ioctl: the IPv4 address of an interface."""
 
 
 class PeerLost(RuntimeError):
@@ -152,8 +156,7 @@ def join(
     are still to come. With a loopback address nothing listens on any other interface. To exchange
     CUDA tensors too, ask for the backend "cpu:gloo,cuda:nccl".
     """
-    if is_loopback(member.host):
-        _keep_to_loopback()
+    _choose_interface(member.host, member.port)
     server = serve(member.host, member.port) if member.serves else None
 
     def connect(seconds: float) -> Store:
@@ -188,12 +191,39 @@ def join(
     )
 
 
-def _keep_to_loopback() -> None:
-    """Let gloo listen on the loopback interface: it takes that of the host name otherwise."""
-    names = [name for _, name in socket.if_nameindex()]
-    found = next((name for name in names if name in ("lo", "lo0")), None)
+INTERFACE = "GLOO_SOCKET_IFNAME"
+
+
+def _choose_interface(host: str, port: int) -> None:
+    """Let gloo listen on the interface by which the workers' meeting place is reached.
+
+    On its own it takes that of this machine's name, which is often loopback, or another one. A
+    choice of the user's stands, but where all are on this machine.
+    """
+    if is_loopback(host):
+        found = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+    else:
+        found = os.environ.get(INTERFACE) or _interface_to(host, port)
     if found is not None:
-        os.environ["GLOO_SOCKET_IFNAME"] = found
+        os.environ[INTERFACE] = found
+
+
+def _interface_to(host: str, port: int) -> str | None:
+    """Return the interface by which a host is reached, None where that cannot be told."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect((host, port))  # Sends nothing.
+        address = asking.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            if not is_loopback(address) and _address_of(name, asking) == address:
+                return name
+    return None
+
+
+def _address_of(interface: str, asking: socket.socket) -> str | None:
+    with suppress(OSError):  # It may have none.
+        request = struct.pack("256s", interface.encode())
+        return socket.inet_ntoa(fcntl.ioctl(asking, SIOCGIFADDR, request)[20:24])
+    return None
 
 
 def _meet(store: Store, member: Membership, patience: float) -> tuple[str, list[Peer]]:

@@ -3,7 +3,6 @@
 Each test trains a small run with the command line's own words, and leaves no process behind.
 """
 
-import json
 import multiprocessing
 import os
 import random
@@ -12,24 +11,20 @@ import resource
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from busy import soon
+from runs import PATHS, alive, descendants, numbers, rows_of, wait_until, workers_of
 
 from isobatch.cli import main
 from isobatch.errors import UserError
 from isobatch.presets import preset
-from isobatch.run.store import CLOCK_COLUMNS, read_metrics
 from isobatch.run.training import refuse_inelastic, with_workers
 
-TESTS = Path(__file__).parents[1]
-PATHS = os.pathsep.join([str(TESTS), str(TESTS.parent)])
 # A server with the imports done forks a command in milliseconds; its workers begin from nothing.
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["isobatch.cli.flags", "isobatch.run.loop", "isobatch.workers.agent"])
@@ -115,43 +110,6 @@ def start(tmp_path):
     assert not orphans, "workers outlived their agent"
 
 
-def rows_of(run):
-    return read_metrics(run) if (run / "metrics.jsonl").exists() else []
-
-
-def descendants(pid):
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in map(int, path.read_text().split()):
-                found += [child, *descendants(child)]
-    return found
-
-
-def workers_of(pid):
-    found = {}
-    for each in descendants(pid):
-        with suppress(OSError):
-            words = Path(f"/proc/{each}/environ").read_bytes().split(b"\0")
-            found |= {int(word[5:]): each for word in words if word.startswith(b"RANK=")}
-    return found
-
-
-def alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
-
-
-def wait_until(reached, seconds=60.0):
-    deadline = time.monotonic() + soon(seconds)
-    while not reached():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
-
-
 def check_whole(run, budget, resumed=1):
     """Assert that a run is complete, with every row once and as many resumes as there were."""
     rows = rows_of(run)
@@ -161,11 +119,6 @@ def check_whole(run, budget, resumed=1):
     assert budget - 8 < steps[-1] <= budget
     assert sum("resumed" in row for row in rows) == resumed
     return rows
-
-
-def numbers(rows):
-    """Return what rows hold but for the clock's."""
-    return [{k: v for k, v in row.items() if k not in CLOCK_COLUMNS} for row in rows]
 
 
 def test_a_worker_that_is_killed_is_restarted_and_the_run_completes(start, run):
@@ -336,3 +289,90 @@ def test_a_batch_that_cannot_follow_the_workers_is_refused():
         refuse_inelastic(ELASTIC, 5)
     with pytest.raises(UserError, match="shards 12 is not as many for each of 8 workers"):
         with_workers(ELASTIC, of_workers(8), 4)
+
+
+class TestKills:
+    """SIGKILL at random moments: as workers start, as they train, in a checkpoint, at the end."""
+
+    BUDGET = 6000
+    EXACT = [*CARTPOLE, "--total-timesteps", BUDGET, "--shards", 4, "--exact-resume"]
+
+    @pytest.mark.long
+    def test_a_run_killed_at_any_moment_gives_the_rows_of_one_that_was_not(self, tmp_path):
+        whole = Command(tmp_path, [*self.EXACT, "--workers", 2, "--out", tmp_path / "run"])
+        assert whole.code(300) == 0, whole.said()
+        seconds, rows = time.monotonic() - whole.began, whole.rows()
+        chance, report = random.Random(0), []
+        for kill in range(KILLS):
+            folder = tmp_path / str(kill)
+            folder.mkdir()
+            words = [*self.EXACT, "--workers", 2, "--out", folder / "run", "--quiet"]
+            command = Command(folder, words)
+            try:
+                report.append(self.killed(command, kill, chance, seconds, len(rows)))
+            finally:
+                command.process.kill()
+            found = numbers(command.rows())
+            assert [row | {"resumed": None} for row in found] == [
+                row | {"resumed": None} for row in numbers(rows)
+            ], report[-1]
+            assert sum("resumed" in row for row in found) <= 1
+        print(f"undisturbed: {seconds:.1f} s", *report, sep="\n")
+        assert sum("killed" in line for line in report) >= KILLS - 2, "kills came too late"
+
+    def killed(self, command, kill, chance, seconds, count):
+        """Kill one of its workers; return what became of it, in a line."""
+        moment, rank = ("start", "checkpoint", "end", "any", "any")[kill % 5], chance.randrange(2)
+        wait_until(lambda: len(command.workers()) == 2)
+        if moment == "start":
+            time.sleep(chance.uniform(0, 0.4 * seconds))
+        elif moment == "any":
+            command.wait_for_rows(chance.randrange(count - 2))
+            time.sleep(chance.uniform(0, 0.2))
+        elif moment == "checkpoint":
+            command.wait_for_rows(chance.randrange(1, 8))
+            folder, rank = command.run / "checkpoints", 0
+            wait_until(lambda: any(name.endswith(".new") for name in os.listdir(folder)))
+        else:
+            command.wait_for_rows(count - chance.randrange(2))
+        had, began = len(command.rows()), time.monotonic()
+        victim = command.workers().get(rank)
+        if victim is None:
+            return f"{kill}: {moment}, too late; exit code {command.code()}"
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: len(command.rows()) > had or not command.process.is_alive(), 120)
+        lost = time.monotonic() - began
+        assert command.code(300) == 0, command.said()
+        assert "Traceback" not in command.said()
+        return f"{kill}: {moment}, worker {rank} killed after {had} rows; {lost:.1f} s lost"
+
+
+@pytest.mark.long
+def test_a_worker_that_is_stopped_is_named_within_30_seconds_and_replaced(start, run):
+    command = start(*CARTPOLE, "--total-timesteps", 8000, "--workers", 2, "--out", run)
+    command.wait_for_rows(4)
+    victim = command.workers()[1]
+    os.kill(victim, signal.SIGSTOP)
+    began = time.monotonic()
+    name = f"worker 1 (pid {victim} on {socket.gethostname()}) has not been heard from for 2"
+    wait_until(lambda: name in command.said(), 60)
+    assert time.monotonic() - began < soon(32)
+    assert command.code(120) == 0, command.said()
+    check_whole(run, 8000)
+
+
+@pytest.mark.long
+def test_uneven_shares_more_shards_and_idle_workers_train_the_same_run(start, run, tmp_path):
+    words = [*CARTPOLE, "--total-timesteps", 2000]
+    uneven = start(*words, "--workers", 3, "--shards", 8, "--out", run)
+    assert uneven.code() == 0, uneven.said()
+    alone = start(*words, "--shards", 8, "--out", tmp_path / "alone")
+    assert alone.code() == 0
+    assert numbers(rows_of(run)) == numbers(rows_of(tmp_path / "alone"))
+
+    raised = Command(tmp_path, [*words, *["--workers", 4, "--shards", 2, "--out", tmp_path / "4"]])
+    assert raised.code() == 0, raised.said()
+    assert raised.printed().startswith("4 shards, for 4 workers: the last bits are those of ")
+    four = start(*words, "--shards", 4, "--out", tmp_path / "4-alone")
+    assert four.code() == 0
+    assert numbers(rows_of(tmp_path / "4")) == numbers(rows_of(tmp_path / "4-alone"))
