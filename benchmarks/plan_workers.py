@@ -4,13 +4,13 @@
 
 An iteration of W workers takes
 
-    t(W) = o (T (a + b N/S) + G (c + d R/S)) + s + (W - 1) (X l + B / w)
+    t(W) = o (T (a + b N/S) + G (c + d R/S)) + s N T + (W - 1) (X l + B / w)
 
 o: shards of the worker that has most; N, T, S: environments, steps, shards; G = minibatches x
 epochs gradients of R = N T / minibatches rows; a, c: seconds of a call, b, d: of a row, measured;
-s: what every worker does by itself; X exchanges in which a worker sends B bytes in all, passed on
-W - 1 times around a ring, as gloo does: l seconds and w bytes per second. Waiting for a slower
-worker, the diagnostics' exchanges and checkpoints are not in it.
+s: of a row, what every worker does by itself; X exchanges in which a worker sends B bytes in all,
+passed on W - 1 times around a ring, as gloo does: l seconds and w bytes per second. Waiting for a
+slower worker, the diagnostics' exchanges and checkpoints are not in it.
 """
 
 import argparse
@@ -92,8 +92,9 @@ class Costs:
     """Of a shard's gradient, whatever its rows."""
     gradient_row: float
     """And of each of its rows."""
-    rest: float
-    """Of an iteration, which every worker does by itself: advantages, optimiser steps, metrics."""
+    rest_row: float
+    """Of each row of the whole rollout, which every worker does by itself: advantages, metrics.
+    Optimiser steps are in it too, though more rows do not make them longer."""
 
     def compute(self, work: Work, workers: int) -> float:
         """Return the seconds of the worker that has most to do."""
@@ -102,7 +103,8 @@ class Costs:
         rows = envs * work.n_steps / work.n_minibatches
         collect = work.n_steps * (self.step + self.row * envs)
         learn = work.gradients * (self.call + self.gradient_row * rows)
-        return owned * (collect + learn) + self.rest
+        rest = self.rest_row * work.n_envs * work.n_steps
+        return owned * (collect + learn) + rest
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def fitted(case: dict[str, Any]) -> Costs:
         if few is many:
             return 0.0, few["cpu"][name] * few["workers"]
         call = (many["cpu"][name] - few["cpu"][name]) / (many["shards"] - few["shards"])
-        call = max(0.0, call)
+        call = min(max(0.0, call), few["cpu"][name] / few["shards"])
         return call, few["cpu"][name] - few["shards"] * call
 
     (steps, rows), (calls, differentiated) = split("collect"), split("gradient")
@@ -192,14 +194,14 @@ def fitted(case: dict[str, Any]) -> Costs:
         row=rows / total,
         call=calls / work.gradients,
         gradient_row=differentiated / (total * work.n_epochs),
-        rest=max(0.0, few["cpu"]["iteration"] - parts),
+        rest_row=max(0.0, few["cpu"]["iteration"] - parts) / total,
     )
 
 
 def loopback(exchanges: dict[str, Any]) -> Network:
     """Return the network that the fastest exchanges of two workers show."""
     rows = [row for row in exchanges["2"]["rows"] if row["kind"] == "gradient"]
-    small, large = rows[0], rows[-1]
+    small, large = min(rows, key=lambda row: row["fastest"]), rows[-1]
     sent = FLOAT * (large["numbers"] - small["numbers"])
     return Network(small["fastest"], sent / (large["fastest"] - small["fastest"]))
 

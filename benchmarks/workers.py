@@ -28,7 +28,7 @@ from typing import Any
 
 from isobatch.presets import preset
 from isobatch.recipe import Recipe
-from isobatch.text import columns
+from isobatch.text import columns, counted
 
 QUIET = 1.0
 """A load above this, before a timing begins, is said beside it."""
@@ -50,7 +50,7 @@ class Way:
     def title(self) -> str:
         """The way as tables name it."""
         if self.shards == 1:
-            return f"one process, {self.threads} threads, no shards"
+            return f"one process, {counted(self.threads, 'thread')}, no shards"
         return f"{self.workers} of 1 thread, {self.shards} shards"
 
 
@@ -71,9 +71,9 @@ def cases() -> dict[str, Case]:
     more_shards = (Way(1, 16),)
     return {
         "procgen": Case(
-            preset("StarpilotHard-v0", "ppo", n_envs=64, n_steps=32, n_minibatches=8, n_epochs=3),
+            preset("StarpilotHard-v0", "ppo", n_envs=64, n_steps=16, n_minibatches=8, n_epochs=3),
             2,
-            (Way(1, 1, threads=2), Way(2, 2)),
+            (Way(1, 1, threads=2), Way(2, 2), Way(1, 1)),
         ),
         "cartpole": Case(
             preset("CartPole-v1", "ppo", n_envs=64, n_steps=128, n_epochs=4, compile="off"),

@@ -19,7 +19,7 @@ from benchmarks.plan_workers import (
 from benchmarks.workers import Way, summary
 
 WORK = Work(8, 10, 2, 3, shards=4, parameters=100, row_bytes=30)
-COSTS = Costs(step=0.001, row=0.002, call=0.003, gradient_row=0.0005, rest=0.1)
+COSTS = Costs(step=0.001, row=0.002, call=0.003, gradient_row=0.0005, rest_row=0.1 / 80)
 NETWORK = Network(latency=0.001, bandwidth=1e6)
 FREE = Network(latency=0.0, bandwidth=1e30)
 
@@ -64,6 +64,8 @@ def test_rows_alone_are_shared_without_loss_and_calls_are_not():
     found = efficiencies(WORK, steps, FREE)
     assert found == pytest.approx({1: 1, 2: 1 / 2, 4: 1 / 4, 8: 1 / 8})
     assert pays_up_to(found) == 2
+    by_everyone = Costs(0, 0, 0, 0, 0.001)
+    assert grown(WORK, by_everyone, FREE)[64] == pytest.approx(1 / 64)
     assert grown(WORK, steps, FREE)[64] == pytest.approx(1)
 
 
@@ -93,7 +95,7 @@ def test_costs_by_row_where_one_number_of_shards_was_measured():
     assert (found.step, found.call) == (0, 0)
     assert found.row == pytest.approx(COSTS.row + COSTS.step / 4)
     assert found.gradient_row == pytest.approx(COSTS.gradient_row + COSTS.call / 20)
-    assert found.rest == pytest.approx(COSTS.rest)
+    assert found.rest_row == pytest.approx(COSTS.rest_row)
 
 
 def test_loopback_from_a_small_and_a_large_exchange():
