@@ -152,7 +152,8 @@ def resume(
             if total_timesteps is None:
                 refuse_other_budget(path, recipe, numbers)
         given = 1 if group is None else group.size
-        asked = with_workers(recipe, numbers, given)
+        with understanding(f"{path}: the checkpoint"):
+            asked = with_workers(recipe, numbers, given)
         world = World(asked.machine.shards, group)
         device = choose_device(recipe.machine.device)
         exactly = checkpoint if _resumes_exactly(recipe, numbers) and not allow_inexact else None

@@ -218,7 +218,7 @@ REFUSED = {
     "--workers 2 --shards 3 --n-envs 9 --elastic rescale": "n_envs 9 is not as many for each of 2",
     "--workers 2 --shards 3 --n-envs 6 --elastic rescale": "shards 3 is not as many for each of 2",
     "--workers 2 --elastic rescale --batch-schedule 0:8x32,50%:16x32": "rescale: batch_schedule ",
-    "--workers 2 --elastic rescale --exact-resume": "exact_resume keeps environments, whose number elastic ",
+    "--workers 2 --elastic rescale --exact-resume": "exact_resume keeps environments, whose number ",
 }
 
 
@@ -295,7 +295,7 @@ class TestKills:
     """SIGKILL at random moments: as workers start, as they train, in a checkpoint, at the end."""
 
     BUDGET = 6000
-    EXACT = [*CARTPOLE, "--total-timesteps", BUDGET, "--shards", 4, "--exact-resume"]
+    EXACT = (*CARTPOLE, "--total-timesteps", BUDGET, "--shards", 4, "--exact-resume")
 
     @pytest.mark.long
     def test_a_run_killed_at_any_moment_gives_the_rows_of_one_that_was_not(self, tmp_path):
