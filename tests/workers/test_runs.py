@@ -218,7 +218,7 @@ REFUSED = {
     "--workers 2 --shards 3 --n-envs 9 --elastic rescale": "n_envs 9 is not as many for each of 2",
     "--workers 2 --shards 3 --n-envs 6 --elastic rescale": "shards 3 is not as many for each of 2",
     "--workers 2 --elastic rescale --batch-schedule 0:8x32,50%:16x32": "rescale: batch_schedule ",
-    "--workers 2 --elastic rescale --exact-resume": "exact_resume keeps environments, whose number ",
+    "--workers 2 --elastic rescale --exact-resume": "exact_resume keeps environments, ",
 }
 
 
