@@ -33,12 +33,9 @@ class Agent:
     """A torchrun of one worker."""
 
     def __init__(self, folder, name, address, port, nodes, host=None, options=()):
-        conf = {
-            "is_host": int(name == "first"),
-            "last_call_timeout": 2,
-            "keep_alive_interval": 1,
-            "join_timeout": 60,
-        }
+        conf = {"is_host": int(name == "first"), "last_call_timeout": 2, "join_timeout": 60}
+        if host is None:
+            conf["keep_alive_interval"] = 1
         words = [
             *([] if host is None else ["ip", "netns", "exec", host]),
             *[sys.executable, "-m", "torch.distributed.run", "--nnodes", nodes],
@@ -191,8 +188,9 @@ def hosts():
             ip(f"-n {name} addr add {address}/24 dev link0")
             ip(f"-n {name} link set lo up")
             ip(f"-n {name} link set link0 up")
-            # Linux gives a connection up after some 15 minutes, and torchrun's agent with it.
-            ip(f"netns exec {name} sysctl -qw net.ipv4.tcp_retries2=4")
+            # Linux gives a connection up after some 15 minutes, and torchrun's agent with it; so
+            # after 100 s.
+            ip(f"netns exec {name} sysctl -qw net.ipv4.tcp_retries2=8")
         yield names
     finally:
         for name in names:

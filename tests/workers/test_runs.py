@@ -291,22 +291,28 @@ def test_a_batch_that_cannot_follow_the_workers_is_refused():
         with_workers(ELASTIC, of_workers(8), 4)
 
 
+EXACT = [*CARTPOLE, "--total-timesteps", 6000, "--shards", 4, "--exact-resume"]
+
+
 class TestKills:
     """SIGKILL at random moments: as workers start, as they train, in a checkpoint, at the end."""
 
+<<<<<<< HEAD:tests/workers/test_runs.py
     BUDGET = 6000
     EXACT = (*CARTPOLE, "--total-timesteps", BUDGET, "--shards", 4, "--exact-resume")
 
+=======
+>>>>>>> faults:tests/workers/test_training.py
     @pytest.mark.long
     def test_a_run_killed_at_any_moment_gives_the_rows_of_one_that_was_not(self, tmp_path):
-        whole = Command(tmp_path, [*self.EXACT, "--workers", 2, "--out", tmp_path / "run"])
+        whole = Command(tmp_path, [*EXACT, "--workers", 2, "--out", tmp_path / "run"])
         assert whole.code(300) == 0, whole.said()
         seconds, rows = time.monotonic() - whole.began, whole.rows()
         chance, report = random.Random(0), []
         for kill in range(KILLS):
             folder = tmp_path / str(kill)
             folder.mkdir()
-            words = [*self.EXACT, "--workers", 2, "--out", folder / "run", "--quiet"]
+            words = [*EXACT, "--workers", 2, "--out", folder / "run", "--quiet"]
             command = Command(folder, words)
             try:
                 report.append(self.killed(command, kill, chance, seconds, len(rows)))
