@@ -297,12 +297,6 @@ EXACT = [*CARTPOLE, "--total-timesteps", 6000, "--shards", 4, "--exact-resume"]
 class TestKills:
     """SIGKILL at random moments: as workers start, as they train, in a checkpoint, at the end."""
 
-<<<<<<< HEAD:tests/workers/test_runs.py
-    BUDGET = 6000
-    EXACT = (*CARTPOLE, "--total-timesteps", BUDGET, "--shards", 4, "--exact-resume")
-
-=======
->>>>>>> faults:tests/workers/test_training.py
     @pytest.mark.long
     def test_a_run_killed_at_any_moment_gives_the_rows_of_one_that_was_not(self, tmp_path):
         whole = Command(tmp_path, [*EXACT, "--workers", 2, "--out", tmp_path / "run"])
