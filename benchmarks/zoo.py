@@ -23,6 +23,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 import yaml
@@ -117,7 +118,7 @@ def by_sb3(zoo: Path, env: str, steps: int, seed: int) -> tuple[list[float], flo
     entry = read(zoo, env)
     env_id = env.replace(ATARI, "-v5")
     options = {"episodic_life": True, "reward_clip": True} if env.endswith(ATARI) else {}
-    trained: VecEnv = EnvPoolVecEnv(env_id, entry.pop("n_envs", 1), seed, **options)
+    trained: VecEnv = made(env_id, entry.pop("n_envs", 1), seed, **options)
     normalize = entry.pop("normalize", None)
     if normalize is not None:
         trained = VecNormalize(trained, gamma=entry.get("gamma", 0.99), **normalize)
@@ -128,6 +129,37 @@ def by_sb3(zoo: Path, env: str, steps: int, seed: int) -> tuple[list[float], flo
     training = float(np.mean([each["r"] for each in agent.ep_info_buffer or []]))
     trained.close()
     return watch.found, training
+
+
+def made(env_id: str, n_envs: int, seed: int, **options: Any) -> EnvPoolVecEnv:
+    """Return environments as the zoo shows them to SB3."""
+    make = FlatMiniGrid if env_id.startswith("MiniGrid") else EnvPoolVecEnv
+    return make(env_id, n_envs, seed, **options)
+
+
+class FlatMiniGrid(EnvPoolVecEnv):
+    """EnvPool's MiniGrid, its observations flattened by MiniGrid's own FlatObsWrapper.
+
+    So SB3 has the zoo's observation, and not by the code that it is compared with.
+    """
+
+    def __init__(self, env_id: str, n_envs: int, seed: int, **options: Any) -> None:
+        from minigrid.wrappers import FlatObsWrapper
+
+        # Only its encoding is used: the environment that it wraps is never stepped.
+        self.wrapper = FlatObsWrapper(gymnasium.make(env_id))
+        super().__init__(env_id, n_envs, seed, **options)
+        self.observation_space = self.wrapper.observation_space
+
+    def flat(self, observations: Any) -> np.ndarray:
+        """Return [N, 2835]: the image, and each character of the mission as one of 28."""
+        missions = [bytes(each).rstrip(b"\0").decode() for each in observations["mission"]]
+        return np.stack(
+            [
+                self.wrapper.observation({"image": image, "mission": mission})
+                for image, mission in zip(observations["image"], missions, strict=True)
+            ]
+        )
 
 
 class Evaluations(BaseCallback):
@@ -153,7 +185,7 @@ class Evaluations(BaseCallback):
     def _evaluated(self) -> float:
         """Return the mean score of the first episode of every environment."""
         assert isinstance(self.model, PPO)
-        env, trained = EnvPoolVecEnv(self.env_id, EPISODES, UNSEEN + self.seed), self.training_env
+        env, trained = made(self.env_id, EPISODES, UNSEEN + self.seed), self.training_env
         scores = np.full(env.num_envs, np.nan)
         observations: Any = env.reset()
         while np.isnan(scores).any():
