@@ -73,7 +73,12 @@ def cases() -> dict[str, Case]:
         "procgen": Case(
             preset("StarpilotHard-v0", "ppo", n_envs=64, n_steps=16, n_minibatches=8, n_epochs=3),
             2,
-            (Way(1, 1, threads=2), Way(2, 2), Way(1, 1)),
+            (Way(1, 1, threads=2), Way(2, 2), Way(1, 2), Way(1, 8)),
+        ),
+        "procgen-64x256": Case(
+            preset("StarpilotHard-v0", "ppo", n_envs=64, n_steps=256, n_minibatches=8, n_epochs=3),
+            2,
+            (Way(1, 1, threads=2), Way(2, 2)),
         ),
         "cartpole": Case(
             preset("CartPole-v1", "ppo", n_envs=64, n_steps=128, n_epochs=4, compile="off"),

@@ -33,14 +33,13 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import nn
 
 import isobatch
-from benchmarks.peers.sb3_envpool import EnvPoolVecEnv
+from benchmarks.peers.sb3_envpool import EnvPoolVecEnv, seeds_of
 from isobatch import envs
-from isobatch.envs.seeds import evaluation_seeds
 from isobatch.experience.play import play
 
 EPISODES = 20
 UNSEEN = 10_000
-"""Added to a seed: environments that were not trained on."""
+"""The seed of environments that were not trained on: all runs play from the same states."""
 MOMENTS = 10
 """Evaluations of a run, evenly spread over its budget."""
 COUNTED = 5
@@ -102,7 +101,7 @@ def by_isobatch(zoo: Path, env: str, steps: int, seed: int) -> tuple[list[float]
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         run = isobatch.Run(out)
-        seeds = evaluation_seeds(run.recipe.seed, EPISODES, seed)
+        seeds = seeds_of(UNSEEN, EPISODES)
         found = []
         for moment in range(1, MOMENTS + 1):
             policy = isobatch.load(out, at=moment / MOMENTS)
@@ -123,7 +122,7 @@ def by_sb3(zoo: Path, env: str, steps: int, seed: int) -> tuple[list[float], flo
     if normalize is not None:
         trained = VecNormalize(trained, gamma=entry.get("gamma", 0.99), **normalize)
     agent = PPO(entry.pop("policy"), trained, seed=seed, device="cpu", **entry)
-    watch = Evaluations(env_id, steps, seed, deterministic=not is_sampled(env))
+    watch = Evaluations(env_id, steps, deterministic=not is_sampled(env))
     agent.learn(steps, callback=watch)
     watch.finish()
     training = float(np.mean([each["r"] for each in agent.ep_info_buffer or []]))
@@ -165,9 +164,9 @@ class FlatMiniGrid(EnvPoolVecEnv):
 class Evaluations(BaseCallback):
     """Evaluates an agent of Stable-Baselines3 before the first update past each moment."""
 
-    def __init__(self, env_id: str, steps: int, seed: int, deterministic: bool) -> None:
+    def __init__(self, env_id: str, steps: int, deterministic: bool) -> None:
         super().__init__()
-        self.env_id, self.steps, self.seed, self.deterministic = env_id, steps, seed, deterministic
+        self.env_id, self.steps, self.deterministic = env_id, steps, deterministic
         self.found: list[float] = []
 
     def _on_step(self) -> bool:
@@ -185,7 +184,7 @@ class Evaluations(BaseCallback):
     def _evaluated(self) -> float:
         """Return the mean score of the first episode of every environment."""
         assert isinstance(self.model, PPO)
-        env, trained = made(self.env_id, EPISODES, UNSEEN + self.seed), self.training_env
+        env, trained = made(self.env_id, EPISODES, UNSEEN), self.training_env
         scores = np.full(env.num_envs, np.nan)
         observations: Any = env.reset()
         while np.isnan(scores).any():

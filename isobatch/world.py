@@ -47,7 +47,7 @@ class World:
     def __init__(self, shards: int = 1, group: Group | None = None) -> None:
         self.shards, self._group = shards, group
         self.rank, self.size = (0, 1) if group is None else (group.rank, group.size)
-        self.owned = _share(shards, self.rank, self.size)
+        self.owned = share(shards, self.rank, self.size)
         """The shards of this worker: consecutive ones, none where there are more workers."""
 
     @property
@@ -105,12 +105,12 @@ class World:
         # A worker without a shard does not know them; the first one always has a shard.
         columns = self.told([_column(*each) for each in own[0].items()] if own else None)[0]
         length = sum(_bytes(*each) for _, *each in columns)
-        most = max(len(_share(self.shards, rank, self.size)) for rank in range(self.size))
+        most = max(len(share(self.shards, rank, self.size)) for rank in range(self.size))
         found = self._gathered([_packed(each) for each in own], most, length)
         return [
             _unpacked(each, columns)
             for rank, rows in enumerate(found)
-            for each in rows[: len(_share(self.shards, rank, self.size))]
+            for each in rows[: len(share(self.shards, rank, self.size))]
         ]
 
     def folded(self, own: Sequence[Tensor], like: Tensor) -> Tensor:
@@ -136,8 +136,8 @@ class World:
 
     def _nodes(self, rank: int) -> list[Span]:
         """Return the largest subtrees that are wholly a worker's."""
-        owned = _share(self.shards, rank, self.size)
-        return _cover((0, self.shards), (owned.start, owned.stop))
+        owned = share(self.shards, rank, self.size)
+        return cover((0, self.shards), (owned.start, owned.stop))
 
     def _gathered(self, own: Sequence[Tensor], most: int, length: int) -> list[list[Tensor]]:
         """Return every worker's rows of bytes [length], `most` of each, padded with zeros."""
@@ -154,7 +154,7 @@ Column = tuple[str, str, list[int]]
 """Name, type and shape of a tensor."""
 
 
-def _share(shards: int, rank: int, size: int) -> range:
+def share(shards: int, rank: int, size: int) -> range:
     """Return the shards of a worker, dealt as evenly as can be; the first always has one."""
     return range(-(-rank * shards // size), -(-(rank + 1) * shards // size))
 
@@ -166,13 +166,13 @@ def _halves(node: Span) -> tuple[Span, Span]:
     return (first, first + half), (first + half, last)
 
 
-def _cover(node: Span, owned: Span) -> list[Span]:
+def cover(node: Span, owned: Span) -> list[Span]:
     """Return the largest nodes below `node` that are wholly among the shards owned."""
     if node[1] <= owned[0] or owned[1] <= node[0]:
         return []
     if owned[0] <= node[0] and node[1] <= owned[1]:
         return [node]
-    return [each for half in _halves(node) for each in _cover(half, owned)]
+    return [each for half in _halves(node) for each in cover(half, owned)]
 
 
 def _fold(node: Span, known: Mapping[Span, Tensor]) -> Tensor:

@@ -15,6 +15,11 @@ from torch import Tensor, nn
 from isobatch.envs.qt import preload_qt
 
 
+def seeds_of(seed: int, n_envs: int) -> list[int]:
+    """Return a seed for each environment."""
+    return (np.random.SeedSequence(seed).generate_state(n_envs) >> 1).tolist()  # EnvPool's: int32
+
+
 class EnvPoolVecEnv(VecEnv):
     """An EnvPool pool in synchronous mode, seen as a Stable-Baselines3 vector environment.
 
@@ -29,9 +34,8 @@ class EnvPoolVecEnv(VecEnv):
         preload_qt()  # EnvPool looks for Qt once, when it is imported
         import envpool
 
-        seeds = np.random.SeedSequence(seed).generate_state(n_envs) >> 1  # EnvPool's are int32
         self.pool = envpool.make(
-            env_id, env_type="gymnasium", num_envs=n_envs, seed=seeds.tolist(), **options
+            env_id, env_type="gymnasium", num_envs=n_envs, seed=seeds_of(seed, n_envs), **options
         )
         self.inner = self.pool.observation_space
         outer = flatten_space(self.inner) if isinstance(self.inner, Dict) else self.inner
