@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,6 +114,21 @@ class World:
             for each in rows[: len(share(self.shards, rank, self.size))]
         ]
 
+    def gather_unlike(self, own: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+        """As `gather_named`, where each shard has names, types and shapes of its own."""
+        if self._group is None:
+            return [dict(each) for each in own]
+        columns = self.told([[_column(*each) for each in shard.items()] for shard in own])
+        content = b"".join(_packed(shard).numpy().tobytes() for shard in own)
+        found = []
+        for shards, packed in zip(columns, self._group.gather_objects(content), strict=True):
+            rest = packed
+            for shard in shards:
+                length = sum(_bytes(*each) for _, *each in shard)
+                found.append(_unpacked(_rows(rest[:length]), shard))
+                rest = rest[length:]
+        return found
+
     def folded(self, own: Sequence[Tensor], like: Tensor) -> Tensor:
         """Return the sum over all shards of vectors like `like`, given those of the shards owned.
 
@@ -194,7 +210,14 @@ def _bytes(dtype: str, shape: Sequence[int]) -> int:
 def _packed(tensors: Mapping[str, Tensor]) -> Tensor:
     """Return tensors as bytes, end to end."""
     rows = [each.detach().cpu().contiguous().flatten() for each in tensors.values()]
-    return torch.cat([each.view(torch.uint8) for each in rows])
+    return torch.cat([each.view(torch.uint8) for each in rows]) if rows else _rows(b"")
+
+
+def _rows(content: bytes) -> Tensor:
+    """Return bytes as a tensor."""
+    found = torch.empty(len(content), dtype=torch.uint8)
+    found.numpy()[:] = np.frombuffer(content, np.uint8)
+    return found
 
 
 def _unpacked(content: Tensor, columns: Sequence[Column]) -> dict[str, Tensor]:

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from isobatch.algos.phase import PhaseBatch, PhaseBuffer, random_groups
 from isobatch.experience import Rollout
+from isobatch.files import Mark
+from isobatch.state import under
 from isobatch.world import World
 
 
@@ -107,15 +109,37 @@ class Phase:
         self.clear()
 
     def held(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what another process needs to go on with the phase, of one shard."""
-        (buffer,) = self.own.values()
-        return buffer.held()
+        """Return what other processes need to go on with the phase: of all shards, if any."""
+        own = [buffer.held() for buffer in self.own.values()]
+        if not self._world.is_sharded:
+            return own[0]
+        gathered = self._world.gather_unlike([tensors for tensors, _ in own])
+        tensors = {
+            f"{place}.{name}": each
+            for place, shard in enumerate(gathered)
+            for name, each in shard.items()
+        }
+        tensors["listed"] = torch.tensor(self._segments, dtype=torch.long)  # [segments, 3]
+        told = self._world.told([data for _, data in own])
+        return tensors, {"shards": [data for worker in told for data in worker]}
 
     def hold(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
-        """Go on with a phase, of one shard."""
+        """Go on with a phase."""
+        if self._world.is_sharded:
+            self._segments = [Listed(*each) for each in tensors["listed"].tolist()]
+            for place, buffer in self.own.items():
+                buffer.hold(under(tensors, str(place)), data["shards"][place])
+            return
         (buffer,) = self.own.values()
         buffer.hold(tensors, data)
         self._segments = [Listed(0, k, length) for k, length in enumerate(buffer.lengths)]
+
+
+def files_of(held: dict[str, Any]) -> Iterator[tuple[str, Mark]]:
+    """Give the files of a phase whose plain data `held` returned, and how far they are needed."""
+    for each in held.get("shards", [held]):
+        if each["mark"] is not None:
+            yield each["file"], each["mark"]
 
 
 def _name(world: World, place: int) -> str:

@@ -25,6 +25,7 @@ from isobatch.algos.learner import Context, Learned
 from isobatch.experience import Rollout, chunked, concatenate, from_tensors, to_tensors
 from isobatch.losses import importance_weights
 from isobatch.state import under
+from isobatch.world import World
 
 
 class Reinforce:
@@ -34,6 +35,7 @@ class Reinforce:
 
     def __init__(self, context: Context) -> None:
         self.state, self.chunk_size = context.state, context.chunk_size
+        self.world = context.world
         # Without a baseline nothing reads the values.
         baseline = self.state.recipe.objective.baseline
         self.gradient = ppo.Ppo(context, trains_value=baseline)
@@ -67,7 +69,7 @@ class Reinforce:
 
     def hold(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
         """Let them wait again."""
-        self.waiting.hold(tensors, data)
+        self.waiting.hold(tensors, data, self.world)
 
     def close(self) -> None:
         """Forget what waits."""
@@ -177,9 +179,9 @@ class Waiting:
             tensors["waiting_under_way"] = self._under_way
         return tensors, {"waiting": {"ended": self.ended, "n_old": self._n_old}}
 
-    def hold(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+    def hold(self, tensors: dict[str, Tensor], data: dict[str, Any], world: World) -> None:
         """Restore what `held` returned."""
-        self._rollouts = from_tensors(under(tensors, "waiting"))
+        self._rollouts = from_tensors(under(tensors, "waiting"), world)
         self._under_way = tensors.get("waiting_under_way")
         self.ended, self._n_old = data["waiting"]["ended"], data["waiting"]["n_old"]
 

@@ -24,6 +24,7 @@ class Stale:
 
     def __init__(self, learner: Learner, context: Context) -> None:
         self.learner, self.state, self.chunk_size = learner, context.state, context.chunk_size
+        self.world = context.world
         self.columns = ("age_iterations", "age_env_steps", *learner.columns)
         if context.state.recipe.algorithm.policy_gradient:
             self.columns = (*self.columns, "behavior_kl")
@@ -83,7 +84,7 @@ class Stale:
 
     def hold(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
         """Let them wait again."""
-        self.waiting = deque(from_tensors(under(tensors, "stale")))
+        self.waiting = deque(from_tensors(under(tensors, "stale"), self.world))
         if isinstance(self.learner, Holds):
             self.learner.hold(tensors, data)
 

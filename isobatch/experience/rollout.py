@@ -12,6 +12,7 @@ from torch import Tensor
 from isobatch.envs import Observation
 from isobatch.experience.shards import Shards
 from isobatch.normalize import Moments, moments_of
+from isobatch.world import ALONE, World
 
 BY_STEP = (
     "actions", "params", "logp", "rewards", "terminated", "truncated", "valid", "first", "scores",
@@ -180,10 +181,15 @@ class Rollout:
 
 
 def to_tensors(rollouts: Iterable[Rollout]) -> dict[str, Tensor]:
-    """Return rollouts as tensors by dotted names: `0.rewards`, `0.observations.vector`, ..."""
+    """Return rollouts as tensors by dotted names: `0.rewards`, `0.observations.vector`, ...
+
+    Of sharded ones too the observations are whole, gathered from all workers.
+    """
     tensors: dict[str, Tensor] = {}
     for place, rollout in enumerate(rollouts):
-        for part, rows in rollout.observations.items():
+        shards = rollout.shards
+        seen = rollout.observations if shards is None else shards.gathered()
+        for part, rows in seen.items():
             tensors[f"{place}.observations.{part}"] = rows
         for name in ("values", "vectors", *BY_STEP, *SOMETIMES):
             rows = getattr(rollout, name)
@@ -192,8 +198,8 @@ def to_tensors(rollouts: Iterable[Rollout]) -> dict[str, Tensor]:
     return tensors
 
 
-def from_tensors(tensors: Mapping[str, Tensor]) -> list[Rollout]:
-    """Return the rollouts that `to_tensors` was given."""
+def from_tensors(tensors: Mapping[str, Tensor], world: World = ALONE) -> list[Rollout]:
+    """Return the rollouts that `to_tensors` was given, by whatever workers."""
     found: dict[int, dict[str, Any]] = {}
     for key, rows in tensors.items():
         place, _, name = key.partition(".")
@@ -202,6 +208,10 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> list[Rollout]:
             fields["observations"][name.removeprefix("observations.")] = rows
         else:
             fields[name] = rows
+    if world.is_sharded:
+        for fields in found.values():
+            fields["shards"] = Shards.dealt(world, fields["observations"])
+            fields["observations"] = {}
     return [Rollout(**{"final_values": None, **found[place]}) for place in sorted(found)]
 
 

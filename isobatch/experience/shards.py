@@ -6,6 +6,7 @@ the shard, and gathered.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,23 @@ class Shards:
     """Environments of a shard, N / S."""
     row_bytes: int
     """Of one observation."""
+
+    @classmethod
+    def dealt(cls, world: World, whole: Observation) -> Shards:
+        """Return the observations [T+1, N, ...] of all environments, dealt to shards."""
+        rows = list(whole.values())
+        row_bytes = sum(math.prod(each.shape[2:]) * each.element_size() for each in rows)
+        shards = cls(world, {}, rows[0].shape[1] // world.shards, row_bytes)
+        own = {
+            place: {part: each[:, shards.columns(place)] for part, each in whole.items()}
+            for place in world.owned
+        }
+        return replace(shards, own=own)
+
+    def gathered(self) -> Observation:
+        """Return the observations of all environments, from all workers: [T+1, N, ...] each."""
+        found = self.world.gather_named([dict(each) for each in self.own.values()])
+        return {part: torch.cat([each[part] for each in found], 1) for part in found[0]}
 
     def columns(self, place: int) -> slice:
         """Return where a shard's environments are among all N."""

@@ -54,8 +54,6 @@ def refuse_unshardable(recipe: Recipe, make_env: MakeEnv | None = None) -> None:
         why = "update_statistics step needs the observations of all environments at every step"
     elif recipe.reshape.is_adaptive:
         why = "batch_schedule adaptive changes n_envs as it goes"
-    elif recipe.machine.exact_resume and (recipe.objective.staleness or recipe.is_phasic):
-        why = "exact_resume keeps rollouts that wait, which are several workers'"
     elif recipe.machine.exact_resume and recipe.machine.elastic == "rescale":
         why = "exact_resume keeps environments, whose number elastic rescale changes"
     elif not isinstance(registry.find(recipe.algo).learner, str):

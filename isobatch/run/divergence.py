@@ -13,12 +13,10 @@ from isobatch.algos import Learned, Learner
 from isobatch.algos.learner import Awaits
 from isobatch.errors import UserError
 from isobatch.experience import Rollout, to_tensors
-from isobatch.run.store import RunDirectory, write_sealed
+from isobatch.run.store import DIVERGED, RunDirectory
 from isobatch.state import TrainState
 from isobatch.text import counted
 
-FILE = "diverged.safetensors"
-"""The batch after which a run no longer computed with numbers."""
 MOST_SKIPPED = 10
 """Updates in a row that may be undone."""
 
@@ -59,7 +57,7 @@ class Guard:
             times = f", {self._in_a_row} times in a row" if skips else ""
             raise Diverged(
                 f"training diverged after {counted(state.counters.env_steps, 'env step')}: {lost} "
-                f"is not finite{times}; lower the learning rate (the batch is in {FILE})"
+                f"is not finite{times}; lower the learning rate (the batch is in {DIVERGED})"
             )
         before.restore(state)
         return Learned({"skipped_updates": 1}, phase_iterations=learned.phase_iterations)
@@ -74,7 +72,7 @@ class Guard:
         tensors = {name.removeprefix("0."): each for name, each in to_tensors([rollout]).items()}
         data = {"env_steps": state.counters.env_steps, "not_finite": lost}
         with suppress(OSError):  # A full disk is not why it stops.
-            write_sealed(self._directory.path / FILE, tensors, data)
+            self._directory.save_diverged(tensors, data)
 
 
 class Before:

@@ -2,9 +2,8 @@
 
 Environments cannot be saved, so they are made again with the same seeds and taken through the same
 actions, each part through those since it was made; a hash of what they then show says whether they
-are where they were. Beside that a
-checkpoint has what belongs to single environments (running returns, scores of episodes under way)
-and what a learner holds from one rollout to the next.
+are where they were. Beside that a checkpoint has what belongs to single environments (running
+returns, scores of episodes under way) and what a learner holds from one rollout to the next.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from isobatch.algos import Learner
 from isobatch.algos.learner import Holds
+from isobatch.algos.phase_shards import files_of
 from isobatch.envs import Observation
 from isobatch.errors import UserError, understanding
 from isobatch.files import Mark
@@ -29,6 +29,7 @@ from isobatch.run.store import Checkpoint
 from isobatch.state import TrainState, under
 
 PREFIX = "exact"
+HELD = "what the checkpoint has for exact resuming"
 
 
 def machine() -> dict[str, Any]:
@@ -62,14 +63,13 @@ def beside(
     for name, each in state.episodes.under_way.tensors().items():
         tensors[f"under_way.{name}"] = each
     numbers: dict[str, Any] = {"held": data, "machine": machine()}
-    needed = {data["phase"]["file"]} - {None} if "phase" in data else set()
     if isinstance(environments, Dealt):
         own = [_whereabouts(each) for each in environments.own.values()]
         told = environments.world.told(own)
         numbers["shards"] = [shard for worker in told for shard in worker]
     else:
         numbers |= _whereabouts(environments)
-    needed |= {name for name, _ in _journals(numbers)}
+    needed = {name for name, _ in grown_files({PREFIX: numbers})}
     return {f"{PREFIX}.{name}": each for name, each in tensors.items()}, {PREFIX: numbers}, needed
 
 
@@ -103,18 +103,25 @@ def bring_back(
     """Bring environments, learner and what belongs to single environments to where they were."""
     own, numbers = under(checkpoint.tensors, PREFIX), checkpoint.numbers[PREFIX]
     refuse_other_machine(numbers["machine"])
-    with understanding("what the checkpoint has for exact resuming"):
+    with understanding(HELD):
         state.reward_normalizer.running = own["running"].to(environments.device)
         state.episodes.under_way.load(under(own, "under_way"))
+        if isinstance(environments, Dealt):
+            environments.world.agreed(lambda: _hold(learner, own, numbers))
+            environments.world.agreed(lambda: _take_shards_again(environments, numbers, note))
+        else:
+            _hold(learner, own, numbers)
+            if numbers["journal"] is not None:
+                # Earlier versions kept it among the tensors.
+                first = own["first"] if "first" in own else torch.tensor(numbers["first"])
+                _take_again(environments, numbers["journal"], first, note)
+        torch.set_rng_state(own["random"])
+
+
+def _hold(learner: Learner, own: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+    with understanding(HELD):
         if isinstance(learner, Holds):
             learner.hold(under(own, "held"), numbers["held"])
-        if isinstance(environments, Dealt):
-            environments.world.agreed(lambda: _take_shards_again(environments, numbers, note))
-        elif numbers["journal"] is not None:
-            # Earlier versions kept it among the tensors.
-            first = own["first"] if "first" in own else torch.tensor(numbers["first"])
-            _take_again(environments, numbers["journal"], first, note)
-        torch.set_rng_state(own["random"])
 
 
 def _take_shards_again(
@@ -146,9 +153,8 @@ def grown_files(numbers: dict[str, Any]) -> Iterator[tuple[str, Mark]]:
     """Give the files that a checkpoint needs to be resumed exactly, and how far it needs them."""
     own = numbers.get(PREFIX) or {}
     yield from _journals(own)
-    phase = own.get("held", {}).get("phase")
-    if phase and phase["mark"] is not None:
-        yield phase["file"], phase["mark"]
+    if phase := own.get("held", {}).get("phase"):
+        yield from files_of(phase)
 
 
 def _journals(own: dict[str, Any]) -> Iterator[tuple[str, Mark]]:

@@ -63,7 +63,9 @@ CLOCK_COLUMNS = (
 )  # fmt: skip
 """Metrics that depend on the clock; all others are the same for the same recipe."""
 KEPT_CHECKPOINTS = 2
-GROWN = re.compile(r"(actions(-s[0-9]+)?|phase)-[0-9]+\.bin")
+DIVERGED = "diverged.safetensors"
+"""The batch after which a run no longer computed with numbers."""
+GROWN = re.compile(r"(actions(-s[0-9]+)?|phase(-shard-[0-9]+)?)-[0-9]+\.bin")
 """Files that exact resuming needs."""
 OF_A_RUN = (
     METRICS, EVALUATIONS, PROFILE, IMPORTED, "policy.safetensors", "policies", "checkpoints",
@@ -220,6 +222,10 @@ class RunDirectory:
                 if GROWN.fullmatch(name) and name not in needs:
                     self._folder.remove(name)
 
+    def save_diverged(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
+        """Write the batch after which a run no longer computed with numbers."""
+        write_sealed(self.path / DIVERGED, tensors, data)
+
     def last_checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint that is whole and has its rows, None where there is none.
 
@@ -345,6 +351,9 @@ class Elsewhere(RunDirectory):
         iterations: int,
         needed: Iterable[str] = (),
     ) -> None:
+        """Write nothing."""
+
+    def save_diverged(self, tensors: dict[str, Tensor], data: dict[str, Any]) -> None:
         """Write nothing."""
 
     def save_policy(

@@ -48,27 +48,36 @@ def train(group: Group | None, folder: Path) -> None:
         training.train(recipe=recipe(), out=folder / name, quiet=True, group=group)
 
 
-def exactly() -> Recipe:
-    """Return a recipe whose runs resume exactly."""
-    more: Any = {"total_timesteps": 1600, "exact_resume": True, "probe_every": 2}
-    return RECIPES["minibatch"]().replace(**more, **NORMALIZED)
+def exactly() -> dict[str, Recipe]:
+    """Return recipes whose runs resume exactly; but for the first, rollouts wait between."""
+    more: Any = {"total_timesteps": 1600, "exact_resume": True}
+    phases: Any = {"n_policy_iterations": 3, "n_aux_epochs": 1}
+    return {
+        "ppo": RECIPES["minibatch"]().replace(**more, **NORMALIZED, probe_every=2),
+        "stale": RECIPES["ppo-ewma"]().replace(**more, staleness=2, stagger=False),
+        "reinforce": RECIPES["reinforce"]().replace(**more),
+        "ppg": preset("CartPole-v1", "ppg-ewma", **SMALL | more, **phases),
+    }
 
 
 def begin(group: Group | None, folder: Path) -> None:
-    """Train for four iterations."""
-    out = folder / "run"
-    training.train(recipe=exactly(), out=out, quiet=True, group=group, on_iteration=until(4))
+    """Train for four iterations, which is in the middle of a phase."""
+    for name, recipe in exactly().items():
+        out = folder / name
+        training.train(recipe=recipe, out=out, quiet=True, group=group, on_iteration=until(4))
 
 
 def go_on(group: Group | None, folder: Path) -> None:
     """Resume for three iterations."""
     first = 4
-    training.resume(folder / "run", quiet=True, group=group, on_iteration=until(first + 3))
+    for name in exactly():
+        training.resume(folder / name, quiet=True, group=group, on_iteration=until(first + 3))
 
 
 def finish(group: Group | None, folder: Path) -> None:
     """Resume to the end."""
-    training.resume(folder / "run", quiet=True, group=group)
+    for name in exactly():
+        training.resume(folder / name, quiet=True, group=group)
 
 
 def until(iterations: int) -> Callable[[dict[str, Any]], bool]:

@@ -78,12 +78,13 @@ def test_any_number_of_workers_gives_the_same_bits(workers, alone, tmp_path):
 
 def test_a_run_resumes_with_other_workers_as_if_it_had_not_stopped(tmp_path):
     work(3, "begin", tmp_path)
-    assert isobatch.Run(tmp_path / "run").interrupted is not None
     work(2, "go_on", tmp_path)
     several.finish(None, tmp_path)
-    train(recipe=several.exactly(), out=tmp_path / "whole", quiet=True)
-    same(tmp_path / "whole", tmp_path / "run")
-    assert sum("resumed" in row for row in isobatch.Run(tmp_path / "run").metrics) == 2
+    for name, recipe in several.exactly().items():
+        train(recipe=recipe, out=tmp_path / "whole" / name, quiet=True)
+        same(tmp_path / "whole" / name, tmp_path / name)
+        resumed = sum("resumed" in row for row in isobatch.Run(tmp_path / name).metrics)
+        assert resumed == 2, name
 
 
 def test_moments_of_a_workers_own_rows_change_what_is_learned(tmp_path):
