@@ -91,6 +91,29 @@ def test_every_row_may_land_in_every_minibatch():
     assert (counts - 200).abs().max() < 5 * 11.5
 
 
+@given(partitions(), st.sampled_from(["samples", "envs"]), st.integers(0, 1000))
+def test_by_shards_too_every_valid_row_exactly_once(partition, by, seed):
+    valid, count = partition
+    parts = minibatches(valid, count, seeded(seed), by, valid.shape[1])
+    assert len(parts) == count
+    assert all(len(part) for part in parts)
+    assert sorted(torch.cat(parts).tolist()) == valid.flatten().nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize(("by", "unit"), [("samples", 1), ("envs", 16)])
+def test_every_minibatch_has_its_share_of_each_shard_and_which_rows_is_chance(by, unit):
+    valid, generator = torch.ones(16, 24, dtype=torch.bool), seeded()
+    valid[:, 18:] = by == "envs"  # By samples, the last of four shards is all reset rows.
+    seen = set()
+    for _ in range(50):
+        for part in minibatches(valid, 6, generator, by, 4):
+            shares = torch.bincount(part % 24 // 6, minlength=4)
+            fair = valid.view(16, 4, 6).sum((0, 2)) / 6
+            assert (shares - fair).abs().max() <= unit
+            seen.add(tuple((part % 24).unique().tolist()))
+    assert len(seen) > 50
+
+
 @pytest.mark.parametrize("by", ["samples", "envs"])
 def test_more_minibatches_than_valid_rows_is_an_error(by):
     valid = torch.tensor([[True, False], [True, True]])

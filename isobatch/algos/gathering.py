@@ -169,7 +169,8 @@ class DealtGathering(Dealt[Gathering]):
     def minibatches(self, count: int) -> Iterator[Tensor]:
         """Partition the rows of all shards anew and go through the parts."""
         by_minibatch = self._settings.advantage_normalization == "minibatch"
-        for rows in minibatches(self._valid, count, self._shuffle, self._settings.minibatches_by):
+        settings = self._settings.minibatches_by, self.shards.world.shards
+        for rows in minibatches(self._valid, count, self._shuffle, *settings):
             if by_minibatch:
                 moments = _moments(self._advantages[rows])
                 for each in self.own.values():

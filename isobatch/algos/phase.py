@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import zlib
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from torch import Tensor
 from isobatch.envs import Observation
 from isobatch.errors import DamagedFile, UserError, is_disk_full
 from isobatch.files import Folder, Growing
+from isobatch.update import balanced
 
 LEVEL, WINDOW_LOG, HASH_LOG = 1, 22, 17
 """zstd's fastest level, but looking back over a whole segment of 64x64 frames: scenery that comes
@@ -149,7 +150,7 @@ class PhaseBuffer:
 
     def segment_groups(self, size: int, generator: torch.Generator) -> list[list[int]]:
         """Return all segments in random order, in groups of `size`; the last may be smaller."""
-        return random_groups(len(self), size, generator)
+        return random_groups([0] * len(self), size, generator)
 
     def batches(self, groups: list[list[int]]) -> Generator[PhaseBatch, None, None]:
         """Give each group's batch; a thread decompresses the next one meanwhile.
@@ -310,10 +311,16 @@ class PhaseBuffer:
         return lengths
 
 
-def random_groups(count: int, size: int, generator: torch.Generator) -> list[list[int]]:
-    """Return the first `count` numbers in random order, in groups of `size` but for the last."""
-    order = torch.randperm(count, generator=generator, device=generator.device).tolist()
-    return [order[start : start + size] for start in range(0, count, size)]
+def random_groups(
+    owners: Sequence[int], size: int, generator: torch.Generator
+) -> list[list[int]]:
+    """Return 0, 1, ... in random order, in groups of `size` but for the last.
+
+    `owners` says whose each is; a group has its share of each owner's, within one.
+    """
+    order = torch.randperm(len(owners), generator=generator, device=generator.device).cpu()
+    numbers = balanced(order, torch.tensor(owners, dtype=torch.long)).tolist()
+    return [numbers[start : start + size] for start in range(0, len(numbers), size)]
 
 
 Layout = dict[str, tuple[torch.dtype, tuple[int, ...]]]

@@ -83,8 +83,11 @@ class Phase:
             buffer.add(own.observations, own.valid, rows)
 
     def groups(self, size: int, generator: torch.Generator) -> list[list[int]]:
-        """Return all segments in random order, in groups of `size`; the last may be smaller."""
-        return random_groups(len(self._segments), size, generator)
+        """Return all segments in random order, in groups of `size`; the last may be smaller.
+
+        A group has about as many of each shard's.
+        """
+        return random_groups([each.shard for each in self._segments], size, generator)
 
     def batches(self, groups: Sequence[list[int]]) -> Iterator[Minibatch]:
         """Give each group's minibatch; threads decompress the next one meanwhile."""

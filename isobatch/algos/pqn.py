@@ -72,10 +72,11 @@ class Pqn:
         gather = _gathering(state, rollout, targets)
         n_minibatches = min(recipe.batch.minibatches_for(len(rollout.actions)), rollout.n_valid)
         by, shuffle = recipe.objective.minibatches_by, state.shuffle_generator
+        shards = self.context.world.shards
         epochs = recipe.batch.n_epochs if n_minibatches else 0
         taken: list[dict[str, Tensor]] = []
         for _ in range(epochs):
-            for rows in minibatches(rollout.valid, n_minibatches, shuffle, by):
+            for rows in minibatches(rollout.valid, n_minibatches, shuffle, by, shards):
                 measured = await self.context.gradient(stepper, rows, gather)
                 norm = stepper.step(step_size)
                 taken.append(measured | {"grad_norm": torch.tensor(norm)})

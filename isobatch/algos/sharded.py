@@ -1,8 +1,8 @@
 """Learning by shards: each is differentiated by who owns it, and its sums are added to the others'.
 
-A minibatch is one partition of the whole rollout's rows. Each row is differentiated by the worker
-that has its observation; a shard without rows sends zeros. Sums are divided once, by the rows of
-the whole minibatch.
+A minibatch is a part of the whole rollout's rows, with about as many of each shard's. Each row is
+differentiated by the worker that has its observation; a shard without rows sends zeros. Sums are
+divided once, by the rows of the whole minibatch.
 """
 
 from __future__ import annotations

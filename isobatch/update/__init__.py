@@ -11,7 +11,7 @@ from isobatch.update.gradient import (
     means,
     sums,
 )
-from isobatch.update.partition import minibatches
+from isobatch.update.partition import balanced, minibatches
 from isobatch.update.step import Stepper
 from isobatch.update.table import Table
 
@@ -24,6 +24,7 @@ __all__ = [
     "RowSums",
     "Stepper",
     "Table",
+    "balanced",
     "chunk_rows",
     "means",
     "minibatches",
