@@ -311,9 +311,7 @@ class PhaseBuffer:
         return lengths
 
 
-def random_groups(
-    owners: Sequence[int], size: int, generator: torch.Generator
-) -> list[list[int]]:
+def random_groups(owners: Sequence[int], size: int, generator: torch.Generator) -> list[list[int]]:
     """Return 0, 1, ... in random order, in groups of `size` but for the last.
 
     `owners` says whose each is; a group has its share of each owner's, within one.
