@@ -127,13 +127,13 @@ class Timers:
 def train_one(folder: Path) -> None:
     """Train the recipe in `folder` as one of the workers, or alone; leave what it took there."""
     from isobatch import train
-    from isobatch.run.dealt import Dealt
+    from isobatch.run.sharded_environments import ShardedEnvironments
     from isobatch.update import Stepper
     from isobatch.workers.membership import Group, join, membership
 
     timers, rows, before = Timers(), list[dict[str, Any]](), [(0.0, 0.0)]
     Stepper.backward = timers.timed("gradient", Stepper.backward)
-    Dealt._collected = timers.timed("collect", Dealt._collected)
+    ShardedEnvironments._collected = timers.timed("collect", ShardedEnvironments._collected)
     gather = Group.gather_bytes
 
     def counted_gather(group: Group, own: Any) -> Any:
@@ -315,16 +315,16 @@ def row_bytes(recipe: Recipe) -> int:
     """Return the bytes of a row of a rollout that are gathered: all but its observation."""
     import torch
 
-    from isobatch.run.dealt import Dealt, _columns
+    from isobatch.run.sharded_environments import ShardedEnvironments, _columns
     from isobatch.state import TrainState
     from isobatch.world import World
 
     small = recipe.replace(n_envs=2, n_steps=2, n_minibatches=1, shards=2, stagger=False)
-    dealt = Dealt(World(2), small, None, torch.device("cpu"))
-    layouts = dealt.env.observation_layout, dealt.env.action_layout
+    sharded = ShardedEnvironments(World(2), small, None, torch.device("cpu"))
+    layouts = sharded.env.observation_layout, sharded.env.action_layout
     state = TrainState.begin(small, *layouts, torch.device("cpu"))
-    rollout = dealt._collected(0, state)
-    dealt.close()
+    rollout = sharded._collected(0, state)
+    sharded.close()
     found = _columns(rollout)
     return sum(each[0, 0].numel() * each.element_size() for each in found.values())
 

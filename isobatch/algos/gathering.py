@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from isobatch.algos.estimates import flat_observations
-from isobatch.algos.sharded import Dealt
+from isobatch.algos.sharded import ByShard
 from isobatch.envs import Observation
 from isobatch.experience import Rollout
 from isobatch.objectives import Samples
@@ -145,7 +145,7 @@ class Gathering:
         )
 
 
-class DealtGathering(Dealt[Gathering]):
+class ShardedGathering(ByShard[Gathering]):
     """The same of a rollout that is computed by shards."""
 
     def __init__(

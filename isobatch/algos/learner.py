@@ -34,7 +34,7 @@ class Learned(NamedTuple):
 
 TakeGradient = Callable[[Stepper, Tensor, Any], Awaitable[dict[str, Tensor]]]
 """As `Stepper.gradient`, of what gathers the rows: by the stepper itself, together with other runs'
-steppers (`Joinable`), or by shards (`sharded.Dealt`)."""
+steppers (`Joinable`), or by shards (`sharded.ByShard`)."""
 
 
 async def own_gradient(stepper: Stepper, rows: Tensor, gather: Joinable) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from isobatch.algos.estimates import (
     explained_variance,
     normalized,
 )
-from isobatch.algos.gathering import DealtGathering, Gathering
+from isobatch.algos.gathering import Gathering, ShardedGathering
 from isobatch.algos.learner import Context, Latest, Learned
 from isobatch.algos.stepping import learning_rate, make_stepper, mean_statistics
 from isobatch.errors import UserError
@@ -33,7 +33,7 @@ COLUMNS = (
     "value_loss", "entropy", "approx_kl", "clip_fraction", "capped_fraction", "grad_norm",
 )  # fmt: skip
 """The statistics of an iteration; null where nothing was learned from it."""
-RowsOf = Gathering | DealtGathering
+RowsOf = Gathering | ShardedGathering
 TARGET_KL_SLACK = 1.5
 """Updates stop past this many times target_kl, as in Stable-Baselines3."""
 
@@ -114,7 +114,7 @@ class Ppo:
         scaled = normalized(state, advantages, rollout)
         if online.is_due(recipe, state.counters.iterations, rollout):
             statistics |= self._probe(rollout, advantages, scaled)
-        gathering = Gathering if rollout.shards is None else DealtGathering
+        gathering = Gathering if rollout.shards is None else ShardedGathering
         rows_of = gathering(state, rollout, scaled, targets, ranges, weights)
         stepper, value_stepper = self._steppers(recipe)
         apart = Learned({})

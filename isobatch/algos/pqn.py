@@ -21,7 +21,7 @@ from isobatch.algos.estimates import (
     flat_observations,
 )
 from isobatch.algos.learner import Context, Latest, Learned
-from isobatch.algos.sharded import Dealt
+from isobatch.algos.sharded import ByShard
 from isobatch.algos.stepping import learning_rate, make_stepper, mean_statistics
 from isobatch.experience import Rollout
 from isobatch.models import QNetwork
@@ -113,7 +113,7 @@ def _gathering(state: TrainState, rollout: Rollout, targets: Tensor) -> Any:
     """Return what picks a rollout's rows for the loss, or what picks each shard's."""
     if rollout.shards is None:
         return Gathering(state, rollout, targets)
-    return Dealt(rollout, lambda own, columns: Gathering(state, own, targets[:, columns]))
+    return ByShard(rollout, lambda own, columns: Gathering(state, own, targets[:, columns]))
 
 
 class Gathering:

@@ -28,7 +28,7 @@ class Part(NamedTuple):
     gather: Gather
 
 
-class Dealt(Generic[Own]):
+class ByShard(Generic[Own]):
     """What the losses need of a rollout's rows, by shard."""
 
     def __init__(self, rollout: Rollout, make: Callable[[Rollout, slice], Own]) -> None:
@@ -54,7 +54,7 @@ class Gradients:
         """The statistics of each stepper's losses, which a worker without rows does not see."""
 
     async def __call__(self, stepper: Stepper, rows: Tensor, gather: Any) -> dict[str, Tensor]:
-        """As `Stepper.gradient`, of flat rows of a whole rollout and `Dealt`."""
+        """As `Stepper.gradient`, of flat rows of a whole rollout and `ByShard`."""
         return self.of(stepper, gather.parts(rows), len(rows))
 
     def of(self, stepper: Stepper, parts: Sequence[Part], count: int) -> dict[str, Tensor]:

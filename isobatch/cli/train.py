@@ -126,7 +126,7 @@ def _add_worker_flags(parser) -> None:
 def _launch_training(recipe: Recipe, parsed: Any, arguments: list[str]) -> int:
     """Start the workers of a run, each with the same words but for what is decided here, once."""
     from isobatch.run import store, training
-    from isobatch.run.dealt import refuse_unshardable
+    from isobatch.run.sharded_environments import refuse_unshardable
     from isobatch.workers.agent import launch
 
     shards = max(recipe.machine.shards, parsed.workers)

@@ -22,9 +22,9 @@ from isobatch.envs import Observation
 from isobatch.errors import UserError, understanding
 from isobatch.files import Mark
 from isobatch.machine import gradient_threads
-from isobatch.run.dealt import Dealt
 from isobatch.run.environments import Environments
 from isobatch.run.journal import file_name
+from isobatch.run.sharded_environments import ShardedEnvironments
 from isobatch.run.store import Checkpoint
 from isobatch.state import TrainState, under
 
@@ -53,7 +53,7 @@ def refuse_other_machine(saved: dict[str, Any]) -> None:
 
 
 def beside(
-    state: TrainState, environments: Environments | Dealt, learner: Learner
+    state: TrainState, environments: Environments | ShardedEnvironments, learner: Learner
 ) -> tuple[dict[str, Tensor], dict[str, Any], set[str]]:
     """Return what a checkpoint has in addition, and the files it needs."""
     held, data = learner.held() if isinstance(learner, Holds) else ({}, {})
@@ -63,7 +63,7 @@ def beside(
     for name, each in state.episodes.under_way.tensors().items():
         tensors[f"under_way.{name}"] = each
     numbers: dict[str, Any] = {"held": data, "machine": machine()}
-    if isinstance(environments, Dealt):
+    if isinstance(environments, ShardedEnvironments):
         own = [_whereabouts(each) for each in environments.own.values()]
         told = environments.world.told(own)
         numbers["shards"] = [shard for worker in told for shard in worker]
@@ -95,7 +95,7 @@ def parts(numbers: dict[str, Any]) -> list[Any]:
 
 def bring_back(
     state: TrainState,
-    environments: Environments | Dealt,
+    environments: Environments | ShardedEnvironments,
     learner: Learner,
     checkpoint: Checkpoint,
     note: Callable[[str], None],
@@ -106,7 +106,7 @@ def bring_back(
     with understanding(HELD):
         state.reward_normalizer.running = own["running"].to(environments.device)
         state.episodes.under_way.load(under(own, "under_way"))
-        if isinstance(environments, Dealt):
+        if isinstance(environments, ShardedEnvironments):
             environments.world.agreed(lambda: _hold(learner, own, numbers))
             environments.world.agreed(lambda: _take_shards_again(environments, numbers, note))
         else:
@@ -125,7 +125,7 @@ def _hold(learner: Learner, own: dict[str, Tensor], numbers: dict[str, Any]) -> 
 
 
 def _take_shards_again(
-    environments: Dealt, numbers: dict[str, Any], note: Callable[[str], None]
+    environments: ShardedEnvironments, numbers: dict[str, Any], note: Callable[[str], None]
 ) -> None:
     for place, each in environments.own.items():
         shard = numbers["shards"][place]

@@ -20,7 +20,6 @@ from isobatch.experience import Rollout
 from isobatch.noise import online
 from isobatch.recipe import Recipe
 from isobatch.run import exact, policy
-from isobatch.run.dealt import Dealt
 from isobatch.run.divergence import Guard
 from isobatch.run.environments import Environments, Place
 from isobatch.run.evaluation import Evaluate, Marks, by_itself
@@ -28,6 +27,7 @@ from isobatch.run.interrupt import Abandoned, Stop, stop_requests
 from isobatch.run.monitor import Monitor
 from isobatch.run.overlap import Overlap, Turn, overlapping
 from isobatch.run.profile import UNTIMED, Profile
+from isobatch.run.sharded_environments import ShardedEnvironments
 from isobatch.run.sinks import MetricsFile, Sink, Sinks
 from isobatch.run.store import Checkpoint, RunDirectory
 from isobatch.state import TrainState
@@ -40,7 +40,7 @@ OnIteration = Callable[[dict[str, Any]], bool | None]
 
 def run(
     state: TrainState,
-    environments: Environments | Dealt,
+    environments: Environments | ShardedEnvironments,
     directory: RunDirectory,
     sinks: Iterable[Sink],
     on_iteration: OnIteration | None = None,
@@ -57,7 +57,7 @@ def run(
         machine.keep_freed_memory()
     threads, work = state.recipe.machine.threads, _gradient_work(state, environments)
     gradient: TakeGradient = own_gradient
-    if isinstance(environments, Dealt):
+    if isinstance(environments, ShardedEnvironments):
         # As many threads wherever a shard is computed: their number changes the last bits.
         threads, gradient = threads or 1, Gradients(environments.world)
     with machine.torch_threads(threads, image, work), stop_requests() as stop:
@@ -75,7 +75,7 @@ def run(
         return at_once(course)
 
 
-def _gradient_work(state: TrainState, environments: Environments | Dealt) -> int:
+def _gradient_work(state: TrainState, environments: Environments | ShardedEnvironments) -> int:
     """Return rows x parameters of a gradient at the batch the run began with.
 
     Not of the moment: a run that is resumed must have as many threads as before.
@@ -104,13 +104,13 @@ async def training(
     state.counters.environments = environments.made
     if not state.counters.restarts:
         state.machine = machine.fingerprint()
-    own = isinstance(environments, Environments | Dealt)
+    own = isinstance(environments, Environments | ShardedEnvironments)
     if own and state.recipe.machine.exact_resume:
         environments.keep_actions(directory.folder)
     heard = Sinks([MetricsFile(directory)], sinks)
     clock = profile.clock
     marks = Marks(directory, state, environments.make_env, heard.evaluation, evaluate, clock)
-    world = environments.world if isinstance(environments, Dealt) else ALONE
+    world = environments.world if isinstance(environments, ShardedEnvironments) else ALONE
     context = Context(
         state, environments.chunk_size, directory.path, heard.note, gradient, clock, world
     )
@@ -331,8 +331,11 @@ class Keeper:
     ) -> None:
         self.directory, self._environments = directory, environments
         self._learner, self._stop = learner, stop
-        self._exact: Environments | Dealt | None = None
-        if isinstance(environments, Environments | Dealt) and environments.keeps_actions:
+        self._exact: Environments | ShardedEnvironments | None = None
+        if (
+            isinstance(environments, Environments | ShardedEnvironments)
+            and environments.keeps_actions
+        ):
             self._exact = environments
         self._saved = time.perf_counter()
         self.settled = False

@@ -22,7 +22,6 @@ from isobatch.models.own import name_of
 from isobatch.presets import family_preset, preset
 from isobatch.recipe import USERS_OWN, Recipe, check_budget
 from isobatch.run import exact, overlap, store, trackers
-from isobatch.run.dealt import Dealt
 from isobatch.run.divergence import Diverged
 from isobatch.run.environments import Environments
 from isobatch.run.live import terminal
@@ -30,6 +29,7 @@ from isobatch.run.loop import OnIteration, run
 from isobatch.run.profile import Profile, kept
 from isobatch.run.result import Run
 from isobatch.run.sealed import sealed, unsealed
+from isobatch.run.sharded_environments import ShardedEnvironments
 from isobatch.run.sinks import Sink
 from isobatch.scaling.rules import move as moved
 from isobatch.state import TrainState
@@ -265,10 +265,10 @@ def _environments(
     numbers: Mapping[str, Any] | None = None,
     again: Sequence[Any] | None = None,
     clock: Clock = OFF,
-) -> Environments | Dealt:
+) -> Environments | ShardedEnvironments:
     """Return the environments of a run, or of the shards of it that this worker owns."""
     if world.is_sharded:
-        return Dealt(world, recipe, make_env, device, numbers, again, clock)
+        return ShardedEnvironments(world, recipe, make_env, device, numbers, again, clock)
     if world.size > 1:
         raise UserError(
             f"{world.size} workers share one shard: choose --shards {world.size} or more",
@@ -389,7 +389,9 @@ def _recipe(
     return family_preset("python", id_of(make_env) or USERS_OWN, algo or "ppo", **overrides)
 
 
-def _begin(environments: Environments | Dealt, encoder: EncoderLike | None) -> TrainState:
+def _begin(
+    environments: Environments | ShardedEnvironments, encoder: EncoderLike | None
+) -> TrainState:
     """Return the state of a run at the batch it begins with."""
     recipe, env = environments.begin, environments.env
     algos.check(recipe, env.observation_layout)

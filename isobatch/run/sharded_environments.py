@@ -73,7 +73,7 @@ def _stage_steps(recipe: Recipe) -> list[int]:
     return [stage.env_steps for stage in scaling.stages(recipe)]
 
 
-class Dealt:
+class ShardedEnvironments:
     """Environments of the shards that this worker owns, and the rollouts of all."""
 
     def __init__(
