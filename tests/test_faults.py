@@ -488,10 +488,12 @@ class TestDivergence:
         assert tensors["observations.vector"].shape == (9, 2, 1)
         assert iterations_saved(out) == [0]
 
-    def test_the_batch_is_there_even_of_the_first_iteration(self, out):
+    @pytest.mark.parametrize("shards", [1, 2])
+    def test_the_batch_is_there_even_of_the_first_iteration(self, out, shards):
         with pytest.raises(UserError, match="diverged"):
-            isobatch.train(make_env=Counter, **TINY, vf_coef=1e38, out=out)
-        assert (out / "diverged.safetensors").exists()
+            isobatch.train(make_env=Counter, **TINY, vf_coef=1e38, shards=shards, out=out)
+        tensors, _ = read_sealed(out / "diverged.safetensors")
+        assert tensors["observations.vector"].shape == (9, 2, 1)
 
     @pytest.mark.parametrize("algo", ["ppo", "ppo-ewma"])
     def test_an_update_may_be_undone(self, out, monkeypatch, algo):
