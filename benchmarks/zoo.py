@@ -27,6 +27,7 @@ import gymnasium
 import numpy as np
 import torch
 import yaml
+from gymnasium.spaces import Box
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
@@ -148,7 +149,9 @@ class FlatMiniGrid(EnvPoolVecEnv):
         # Only its encoding is used: the environment that it wraps is never stepped.
         self.wrapper = FlatObsWrapper(gymnasium.make(env_id))
         super().__init__(env_id, n_envs, seed, **options)
-        self.observation_space = self.wrapper.observation_space
+        # Not uint8: SB3 2.9.2 keeps what VecNormalize gives in a rollout buffer of the space's own
+        # type, which would cut it to whole numbers from 0 to 255.
+        self.observation_space = Box(0, 255, self.wrapper.observation_space.shape, np.float32)
 
     def flat(self, observations: Any) -> np.ndarray:
         """Return [N, 2835]: the image, and each character of the mission as one of 28."""
