@@ -138,6 +138,7 @@ def test_good_numbers_are_read_as_before():
         ("train CartPole-v1 --gamma nan", "gamma must be a finite number, got nan"),
         ("train CartPole-v1 --n-envs 1e30", "expected a whole number, got '1e30'"),
         ("train CartPole-v1 --seed=-1", "seed must not be negative"),
+        ("train CartPole-v1 --seeds 4,5,6", "--seeds: expected a whole number, got '4,5,6'"),
     ],
 )
 def test_the_commands_say_it_and_end_with_2(words, message, capsys):

@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import inspect
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,9 @@ from isobatch.plain import LARGEST
 from isobatch.recipe import Recipe
 from isobatch.registry import ALGORITHMS, OBJECTIVES
 from isobatch.text import plain
+
+GROUPED = re.compile(r"[+-]?[0-9_]+(,[0-9]{3})+")
+"""A number with commas between its thousands."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -165,7 +169,10 @@ def _text(node: ast.stmt) -> str:
 
 
 def whole_number(text: str) -> int:
-    """Read a whole number of 64 bits; 1e6 and 1_000_000 are both a million."""
+    """Read a whole number of 64 bits; 1e6, 1_000_000 and 1,000,000 are all a million."""
+    # A list such as 1,2,3 is no number.
+    if "," in text and not GROUPED.fullmatch(text.strip()):
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {shown(text)}")
     try:
         value = int(text.replace("_", "").replace(",", ""))
     except ValueError:
