@@ -1,5 +1,6 @@
 """Frame stacks against SB3's VecFrameStack, and MiniGrid's flat observation."""
 
+import sys
 from typing import Any
 
 import gymnasium
@@ -154,7 +155,8 @@ def test_wrappers_are_gymnasiums_own():
         ("gymnasium:CartPole-v1", ("grayscale",), "3 channels"),
     ],
 )
-def test_a_wrapper_that_does_not_fit_is_refused_in_one_line(env, wrappers, said):
+def test_a_wrapper_that_does_not_fit_is_refused_in_one_line(env, wrappers, said, monkeypatch):
+    monkeypatch.setitem(sys.modules, "minigrid", None)  # As where it is not installed.
     with pytest.raises(UserError, match=said):
         envs.make(Recipe(env=env).replace(wrappers=wrappers), [1])
 
