@@ -32,6 +32,8 @@ LEAST_RISE, SOLVED = 0.05, 0.9
 """Of the way from random actions to the reference, where the environment has these scores."""
 LATE = 0.45
 """The part of the budget after which a run should have learned something."""
+SELDOM = 3
+"""Values that will do of what is measured every few iterations."""
 FEW_LUCKY = 10
 LITTLE_LEFT = 0.05
 """Advantages this small against their first ones: there is little left to learn."""

@@ -7,7 +7,8 @@ from statistics import median
 from typing import Literal
 
 from isobatch.advice.history import LATE, LEAST, PROGRESS, WINDOW, History
-from isobatch.advice.rules import FALLEN, entropy_collapse, entropy_floor
+from isobatch.advice.rules.learning import FALLEN
+from isobatch.advice.rules.policy import entropy_collapse, entropy_floor
 from isobatch.text import counted, number
 
 AROUND = WINDOW // 2

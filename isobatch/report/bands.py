@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from isobatch.advice.rules import CLIP_HIGH, CLIP_HIGH_EPOCHS, CLIP_LOW, KL_HIGH
+from isobatch.advice.rules.policy import CLIP_HIGH, CLIP_HIGH_EPOCHS, CLIP_LOW, KL_HIGH
 from isobatch.recipe import Recipe
 
 APPROX_KL_MOST = 0.02

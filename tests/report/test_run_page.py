@@ -13,7 +13,7 @@ from made_up_run import FINDINGS, MEASURED, RECIPE, SPARSE, write_run
 from pages import Elements
 
 from isobatch import advice, cli, report, reproduce
-from isobatch.advice import rules
+from isobatch.advice.rules import policy
 from isobatch.errors import UserError
 from isobatch.pages.page import number
 from isobatch.presets import preset
@@ -139,13 +139,13 @@ def test_findings_are_on_a_timeline_from_when_on_they_hold(page):
 def test_advised_bands_are_drawn_from_their_constants(page):
     for name, low, high in (
         ("approx_kl", 0.0, bands.APPROX_KL_MOST),
-        ("clip_fraction", bands.CLIP_FRACTION_LEAST, rules.CLIP_HIGH_EPOCHS),
+        ("clip_fraction", bands.CLIP_FRACTION_LEAST, policy.CLIP_HIGH_EPOCHS),
     ):
         (band,) = page.data["figures"][name]["layout"]["shapes"]
         assert (band["y0"], band["y1"]) == (low, high)
     assert "clip_fraction from 0.01 up to about 0.2" in page.words
     once = bands.advised(RECIPE.replace(n_epochs=1))
-    assert once["clip_fraction"].high == rules.CLIP_HIGH
+    assert once["clip_fraction"].high == policy.CLIP_HIGH
     assert "clip_fraction" not in bands.advised(RECIPE.replace(objective="kl"))
 
 
