@@ -3,7 +3,7 @@
     python -m benchmarks.overlap --out docs/results/overlap.json
 
 Each run is a process of its own, one at a time. A run's speed is the median of its iterations
-without the first four, which compile, measure and start the thread. The table has the medians over
+without the first ones, which compile, measure and start the thread. The table has the medians over
 repeats of the ratios within a repeat, so that what slows the machine for minutes is in both. The
 gain that was predicted is the one the overlapped run printed.
 """
@@ -21,6 +21,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from isobatch.run.overlap import IN_TURN
+
 CASES: dict[str, tuple[str, list[str]]] = {
     "LunarLander-v3 16x256": ("LunarLander-v3", ["--n-envs", "16", "--n-steps", "256"]),
     "HalfCheetah-v4 16x128": ("HalfCheetah-v4", ["--n-envs", "16", "--n-steps", "128"]),
@@ -31,7 +33,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
 }
 WAYS = {"plain": [], "staleness 1": ["--staleness", "1"], "overlap": ["--overlap"]}
-LEFT_OUT = 4
+LEFT_OUT = IN_TURN + 1
 PREDICTED = re.compile(r"^overlap: .*$", re.M)
 
 
@@ -100,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=12)
+    parser.add_argument("--iterations", type=int, default=14)
     parser.add_argument("--threads", default="0", help="as isobatch train's")
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parsed = parser.parse_args()

@@ -14,11 +14,12 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
 from queue import SimpleQueue
+from statistics import median
 from typing import NamedTuple, Protocol
 
 import torch
@@ -40,11 +41,13 @@ from isobatch.run.evaluation import Marks
 from isobatch.run.interrupt import Abandoned
 from isobatch.state import TrainState
 
-IN_TURN = 3
-"""Iterations that are not overlapped. The first has nothing to learn from; the second compiles and
-makes what learning needs; the third shows what collecting and learning take one after the other."""
-MEASURED = IN_TURN + 2
-"""Iterations after which the gain is known: the first that is overlapped starts the thread."""
+WARM_UP = 2
+"""The first iteration has nothing to learn from; the second compiles and makes what learning
+needs."""
+COUNTED = 3
+"""Iterations of either kind whose median time counts: a single one misses by a fifth."""
+IN_TURN = WARM_UP + COUNTED
+"""Iterations that are not overlapped."""
 WORTHWHILE = 1.1
 """A gain below this is none: iterations differ by as much."""
 PATIENCE, HASTE = 10.0, 0.5
@@ -127,7 +130,8 @@ class Overlap:
         self._worker = Worker(torch.get_num_threads())
         self._given_up = threading.Event()
         self._seen = 0
-        self._alone = Times(0.0, 0.0)
+        self._alone: list[Times] = []
+        self._together: list[Times] = []
 
     def applies(self, state: TrainState) -> bool:
         """Say whether the next turn may be overlapped.
@@ -191,10 +195,12 @@ class Overlap:
         """Take in an iteration's times; once enough is known, say what overlapping gains here."""
         times = Times(turn.rollout.collect_seconds, turn.learning)
         self._seen += 1
-        if self._seen == IN_TURN:
-            self._alone = times
-        elif self._seen == MEASURED and turn.together:
-            self._announce(gain(self._alone, times))
+        if WARM_UP < self._seen <= IN_TURN:
+            self._alone.append(times)
+        elif turn.together and len(self._together) <= COUNTED:
+            self._together.append(times)
+            if len(self._together) > COUNTED:  # The first started the thread.
+                self._announce(gain(usual(self._alone), usual(self._together[1:])))
 
     def close(self, patience: float) -> None:
         """End the thread; a rollout under way is given up before its next step."""
@@ -207,6 +213,12 @@ class Times(NamedTuple):
 
     collecting: float
     learning: float
+
+
+def usual(iterations: Sequence[Times]) -> Times:
+    """Return the medians of some iterations' times."""
+    collecting, learning = zip(*iterations, strict=True)
+    return Times(median(collecting), median(learning))
 
 
 def gain(alone: Times, together: Times) -> str:
