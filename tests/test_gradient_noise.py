@@ -138,7 +138,7 @@ def test_training_and_the_laboratory_estimate_alike(counts):
     random = torch.Generator().manual_seed(0)
     gradients = torch.randn(len(counts), max(counts), 5, generator=random)
     valid = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
-    clusters, _ = Clusters.of(gradients, valid).sums(torch.ones(1, len(counts)).double())
+    clusters = Clusters.of(gradients, valid).sums(torch.ones(1, len(counts)).double())
     sums = GroupSums(torch.zeros(5))
     for rows, known in zip(gradients, valid, strict=True):
         sums.add(rows[known].sum(0), int(known.sum()))

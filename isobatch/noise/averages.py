@@ -89,9 +89,9 @@ class Averages:
         share = self._concentration
         if share >= 1:
             return False
-        from scipy.stats import t as student  # A second to import, and most runs measure no noise.
+        from scipy.special import stdtrit  # Slow to import, and most runs measure no noise.
 
-        most = float(student.ppf(1 - MISTAKEN, 1 / share - 1))
+        most = float(stdtrit(1 / share - 1, 1 - MISTAKEN))
         return (self.mean("signal") or 0.0) > most * self.signal_error
 
     @property

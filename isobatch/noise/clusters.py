@@ -44,18 +44,41 @@ class Sums(NamedTuple):
     """sum T_n^2."""
     rows_cubed: Tensor
     """sum T_n^3."""
-    between: Tensor
-    """sum T_n |g_n - m|^2."""
-    between_squared: Tensor
-    """sum T_n^2 |g_n - m|^2."""
     within: Tensor
     """sum_n sum_t |g_nt - g_n|^2."""
     squares: Tensor
     """sum_n sum_t |g_nt|^2."""
+    between: Tensor
+    """sum T_n |g_n - m|^2."""
+    between_squared: Tensor
+    """sum T_n^2 |g_n - m|^2."""
     mean_square: Tensor
     """|m|^2."""
     part_square: Tensor
     """Mean over the parts of |m_part|^2; 0 where there are none."""
+
+
+class Terms(NamedTuple):
+    """What each of C environments adds to the J sums, in R resamples."""
+
+    fixed: Tensor
+    """[F, C]: to the first F, the same in every resample, so that these need no more than a matrix
+    product."""
+    moving: list[Tensor]
+    """J - F times [R, C]: to the others, which depend on m."""
+
+    def summed(self, weights: Tensor) -> Sums:
+        """Sum over environments, each counted as often as `weights` [R, C] say."""
+        moving = ((weights * each).sum(1) for each in self.moving)
+        return Sums(*(weights @ self.fixed.T).unbind(1), *moving)
+
+    def along(self, slopes: Tensor) -> Tensor:
+        """Return each environment's part [R, C] in sum_j slopes_j sum_j, of `slopes` [R, J]."""
+        count = len(self.fixed)
+        total = slopes[:, :count] @ self.fixed
+        for slope, each in zip(slopes[:, count:].unbind(1), self.moving, strict=True):
+            total.addcmul_(slope[:, None], each)
+        return total
 
 
 @dataclass(frozen=True)
@@ -121,13 +144,15 @@ class Clusters:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def sums(self, weights: Tensor, sampled: float = 1.0) -> tuple[Sums, Tensor]:
-        """Sum over environments, each counted as often as `weights` [R, C] say.
+    def sums(self, weights: Tensor, sampled: float = 1.0) -> Sums:
+        """Sum over environments, each counted as often as `weights` [R, C] say."""
+        return self.terms(weights, sampled).summed(weights)
 
-        Returns the sums and each environment's part in them [R, C, J], linearised where m itself
-        moves with the environment: what the infinitesimal jackknife takes.
+    def terms(self, weights: Tensor, sampled: float = 1.0) -> Terms:
+        """Return each environment's part in the sums, linearised where m itself moves with it.
+
+        This is what the infinitesimal jackknife takes.
         """
-        ones = torch.ones_like(weights)
         counts = self.counts
         rows = weights @ counts
         share = weights * counts / rows[:, None]
@@ -136,21 +161,17 @@ class Clusters:
         distance = (self.gram.diagonal() - 2 * along + mean_square[:, None]).clamp(min=0)
         within = (self.squares - counts * self.gram.diagonal()).clamp(min=0)
         pull = 2 * counts / rows[:, None] * (along - mean_square[:, None])
-        each = [
-            ones,
-            ones * sampled / len(counts),
-            ones * counts,
-            ones * counts**2,
-            ones * counts**3,
+        ones = torch.ones_like(counts)
+        fixed = [
+            ones, ones * sampled / len(counts), counts, counts**2, counts**3, within, self.squares,
+        ]  # fmt: skip
+        moving = [
             distance * counts,
             distance * counts**2,
-            ones * within,
-            ones * self.squares,
             mean_square[:, None] / len(counts) + pull,
             self._part_square(weights),
         ]
-        terms = torch.stack(each, 2)
-        return Sums(*(weights[:, :, None] * terms).sum(1).unbind(1)), terms
+        return Terms(torch.stack(fixed), moving)
 
     def _part_square(self, weights: Tensor) -> Tensor:
         """Return each environment's part [R, C] in the parts' mean squared gradient."""
@@ -196,9 +217,9 @@ def estimate(
     if resample:
         least, most = _deviations(clusters, statistic, positive)
     else:
-        from scipy.stats import t as student  # A second to import: only where it is used.
+        from scipy.special import stdtrit  # Slow to import: only where it is used.
 
-        most = float(student.ppf(1 - LEVEL / 2, count - 1))
+        most = float(stdtrit(count - 1, 1 - LEVEL / 2))
         least = -most
     if positive:
         low, high = (value * _factor(-each * error / value) for each in (most, least))
@@ -252,12 +273,12 @@ def _drawn(count: int) -> Tensor:
 def _everything(clusters: Clusters, statistic: Statistic) -> Tensor:
     """Return the statistic of all environments there are, were they those at hand."""
     once = torch.ones(1, len(clusters), dtype=torch.float64)
-    sums, _ = clusters.sums(once, sampled=0.0)
+    sums = clusters.sums(once, sampled=0.0)
     return statistic(Sums(*(each[0] for each in sums)))
 
 
 def _values(clusters: Clusters, statistic: Statistic, weights: Tensor) -> Tensor:
-    sums, _ = clusters.sums(weights)
+    sums = clusters.sums(weights)
     return vmap(lambda row: statistic(Sums(*row.unbind())))(torch.stack(list(sums), 1))
 
 
@@ -265,8 +286,8 @@ def _with_errors(
     clusters: Clusters, statistic: Statistic, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return a statistic [R] and its standard error [R] by the infinitesimal jackknife."""
-    sums, terms = clusters.sums(weights)
-    stacked = torch.stack(list(sums), 1)
+    terms = clusters.terms(weights)
+    stacked = torch.stack(list(terms.summed(weights)), 1)
 
     def one(row: Tensor) -> Tensor:
         return statistic(Sums(*row.unbind()))
@@ -274,7 +295,6 @@ def _with_errors(
     values = vmap(one)(stacked)
     slopes = vmap(jacrev(one))(stacked)
     count = len(clusters)
-    parts = terms - stacked[:, None, :] / count
-    influence = (parts * slopes[:, None, :]).sum(2)
+    influence = terms.along(slopes) - (slopes * stacked).sum(1, keepdim=True) / count
     error = (weights * influence.square()).sum(1).mul(count / max(1, count - 1)).sqrt()
     return values, error

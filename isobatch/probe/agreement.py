@@ -120,7 +120,7 @@ def lagged(scales: Tensor, vectors: Tensor, squares: Tensor, valid: Tensor) -> L
     present = valid.to(vectors.dtype)
     rows = present.sum()
     clusters = Clusters.scaled(scales, vectors, squares, valid)
-    sums, _ = clusters.sums(torch.ones(1, len(clusters), dtype=torch.float64))
+    sums = clusters.sums(torch.ones(1, len(clusters), dtype=torch.float64))
     signal = squared_gradient(sums)[0].to(vectors.dtype)
     spread = (weights.double().square() * squares.double()).sum() / rows - signal
     lags = [k for k in (1 << j for j in range(12)) if k < n_steps]

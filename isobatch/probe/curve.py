@@ -68,7 +68,7 @@ class Bias:
     def signal(self) -> float:
         """|G|^2 of the reference, its noise taken off; at least a hundredth of what is seen."""
         once = torch.ones(1, len(self.reference), dtype=torch.float64)
-        sums, _ = self.reference.sums(once)
+        sums = self.reference.sums(once)
         return max(float(squared_gradient(sums)), 0.01 * float(sums.mean_square)) or 1.0
 
     @property

@@ -18,7 +18,7 @@ import traceback
 import duckdb  # noqa: F401
 import gymnasium.vector  # noqa: F401
 import plotly.graph_objects  # noqa: F401
-import scipy.stats  # noqa: F401
+import scipy.special  # noqa: F401
 
 import isobatch.algos.ppo
 import isobatch.probe.laboratory

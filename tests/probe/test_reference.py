@@ -98,7 +98,7 @@ def test_noise_does_not_enter_as_bias(monkeypatch):
     for seed in range(200):
         _, whole = both(*two_steps(value=1.0, n_envs=24, noise=4.0, seed=seed))
         clusters = whole.lengths[0].difference
-        sums, _ = clusters.sums(torch.ones(1, len(clusters), dtype=torch.float64))
+        sums = clusters.sums(torch.ones(1, len(clusters), dtype=torch.float64))
         squared.append(float(squared_gradient(sums)))
         plain.append(float(sums.mean_square))
     found = torch.tensor(squared)
