@@ -30,7 +30,7 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # At length: 10,000 damaged files, a kill at every file operation, 200 runs in one process.
-FAULTS := tests/fuzz tests/faults tests/test_ahead.py tests/test_ppo.py tests/test_faults.py tests/test_damage.py tests/test_exact.py tests/test_kill.py tests/workers tests/docs/test_page_commands.py
+FAULTS := tests/fuzz tests/faults tests/test_ahead.py tests/test_cohort.py tests/test_ppo.py tests/test_faults.py tests/test_damage.py tests/test_exact.py tests/test_kill.py tests/workers tests/docs/test_page_commands.py
 
 test-faults: $(VENV)/.test
 	ISOBATCH_FUZZ=10000 ISOBATCH_KILL_STRIDE=1 ISOBATCH_KILLS=15 ISOBATCH_RUNS=200 ISOBATCH_SEEDS=10 \

@@ -10,6 +10,7 @@ from hypothesis import settings
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from isobatch import objectives, registry
 from isobatch.update import ahead
@@ -32,6 +33,25 @@ def _compiled_apart(tmp_path_factory):
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     os.environ[ahead.FOLDER] = str(shared / "compiled")
+
+
+@pytest.fixture
+def traced_only(monkeypatch):
+    """Updates as the compiler gets them, traced to a graph, but without its machine code.
+
+    Machine code takes PyTorch's compiler half a minute for each.
+    """
+
+    class Graph:
+        def __init__(self, function, tensors, _):
+            with torch.no_grad(), ahead.traced():
+                self.graph = make_fx(function)(*tensors)
+
+        def boxed_run(self, tensors):
+            with torch.no_grad():
+                return list(self.graph(*tensors))
+
+    monkeypatch.setattr(ahead, "_runner", Graph)
 
 
 @pytest.fixture(autouse=True)

@@ -345,7 +345,10 @@ def test_numbers_may_differ_between_runs(tmp_path):
             close(mine, its)
 
 
-def test_a_compiled_cohort_computes_what_runs_alone_do(tmp_path):
+@pytest.mark.parametrize("by", ["traced_only", pytest.param(None, marks=pytest.mark.long)])
+def test_a_compiled_cohort_computes_what_runs_alone_do(tmp_path, request, by):
+    if by:
+        request.getfixturevalue(by)
     recipe = recipe_of()
     jobs = [
         (recipe.replace(ent_coef=coefficient, seed=seed, compile="on"), tmp_path / f"{seed}")

@@ -17,7 +17,11 @@ from isobatch.recipe import Recipe
 from isobatch.run import training
 from isobatch.workers.membership import Group, join, membership
 
-SMALL: Any = {"n_envs": 8, "n_steps": 16, "total_timesteps": 800, "shards": 4}
+SMALL: Any = {
+    "n_envs": 8, "n_steps": 16, "total_timesteps": 800, "shards": 4, "hidden_sizes": (16,),
+}  # fmt: skip
+FEW: Any = {"n_epochs": 2}
+"""Steps of the optimiser, each of which the workers wait for."""
 NORMALIZED: Any = {"normalize_observations": True, "normalize_rewards": True}
 RECIPES = {
     # A KL stop that fires, a schedule, the probe, all diagnostics.
@@ -27,11 +31,12 @@ RECIPES = {
         batch_schedule="0:4x16, 300:8x16", eval_marks=2, eval_episodes=2,
     ),
     "ppo-ewma": lambda: preset(
-        "Pendulum-v1", "ppo-ewma", **SMALL, **NORMALIZED, staleness=1, stagger=True,
+        "Pendulum-v1", "ppo-ewma", **SMALL, **FEW, **NORMALIZED, staleness=1, stagger=True,
         advantage_normalization="ewma", advantage_decay=0.5,
     ),
     "minibatch": lambda: preset(
-        "CartPole-v1", "ppo", **SMALL, advantage_normalization="minibatch", minibatches_by="envs",
+        "CartPole-v1", "ppo", **SMALL, **FEW, advantage_normalization="minibatch",
+        minibatches_by="envs",
     ),
     "pqn": lambda: preset("CartPole-v1", "pqn", **SMALL),
     "reinforce": lambda: preset("CartPole-v1", "reinforce", **SMALL),
@@ -50,7 +55,7 @@ def train(group: Group | None, folder: Path) -> None:
 
 def exactly() -> dict[str, Recipe]:
     """Return recipes whose runs resume exactly; but for the first, rollouts wait between."""
-    more: Any = {"total_timesteps": 1600, "exact_resume": True}
+    more: Any = {"total_timesteps": 1100, "exact_resume": True}
     phases: Any = {"n_policy_iterations": 3, "n_aux_epochs": 1}
     return {
         "ppo": RECIPES["minibatch"]().replace(**more, **NORMALIZED, probe_every=2),
