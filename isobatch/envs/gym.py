@@ -293,10 +293,15 @@ def from_id(
         # As it is registered here: another process has not run what registered it.
         spec = _registered(env_id)
 
-        def make() -> gymnasium.Env:
+        def bare() -> gymnasium.Env:
             # Its checker only prints; what matters is checked here, once per rollout.
-            return wrapped(gymnasium.make(spec, disable_env_checker=True, **options), wrappers)
+            return gymnasium.make(spec, disable_env_checker=True, **options)
 
+        def dressed() -> gymnasium.Env:
+            return wrapped(bare(), wrappers)
+
+        # A process of its own would import PyTorch with this package, only to wrap nothing.
+        make = dressed if wrappers else bare
         return from_factory(make, env_id, seeds, vectorization, timeout)
     except UserError:
         raise

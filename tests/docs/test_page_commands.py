@@ -24,8 +24,12 @@ BUILDS_ON = {
     "tasks/resume-evaluate.md": ["getting-started.md"],
 }
 """Pages whose commands take runs that other pages made."""
-LONG = {"tasks/algorithm.md", "tasks/probe.md", "tasks/query.md", "tasks/resume-evaluate.md"}
-"""Pages that take longest and repeat most of others: `make test-faults` does what they say."""
+LONG = {
+    "tasks/algorithm.md", "tasks/probe.md", "tasks/query.md", "tasks/resume-evaluate.md",
+    "tasks/workers.md",
+}  # fmt: skip
+"""Pages that take longest and repeat most of others, or of tests: `make test-faults` does what they
+say."""
 WITH_COMMANDS = [
     page for page in PAGES if "extending" not in page.parts and blocks(page, *SHELLS, "python")
 ]

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
@@ -158,6 +160,24 @@ def test_separate_processes_give_what_one_process_gives():
     ]
     assert given[0] == given[1]
     assert len(given[0]) == 5
+
+
+def test_the_process_of_an_environment_has_no_pytorch():
+    """It takes two seconds and 200 MB to import, in each of them."""
+    recipe = preset("gymnasium:CartPole-v1", vectorization="supervised", n_envs=2)
+    env = envs.make(recipe, [1, 2])
+    try:
+        children = Path("/proc/self/task").glob("*/children")
+        mapped = [
+            Path("/proc", child, "maps").read_text()
+            for each in children
+            for child in each.read_text().split()
+            if b"envs/child.py" in Path("/proc", child, "cmdline").read_bytes()
+        ]
+    finally:
+        env.close()
+    assert len(mapped) == 2
+    assert all("numpy" in each and "libtorch" not in each for each in mapped)
 
 
 def test_gymnasiums_own_environments_are_made_by_id():
