@@ -41,6 +41,7 @@ class EnvPoolVecEnv(VecEnv):
         outer = flatten_space(self.inner) if isinstance(self.inner, Dict) else self.inner
         super().__init__(n_envs, outer, self.pool.action_space)
         self.scores = np.zeros(n_envs)
+        self.sent = np.zeros(0)
 
     def flat(self, observations: Any) -> np.ndarray:
         """Return observations of a dictionary's entries side by side, Discrete ones one-hot."""
@@ -59,6 +60,7 @@ class EnvPoolVecEnv(VecEnv):
 
     def step_async(self, actions: np.ndarray) -> None:
         """Send one action to each environment."""
+        self.sent = actions
         self.pool.send(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -76,7 +78,9 @@ class EnvPoolVecEnv(VecEnv):
             infos[index]["terminal_observation"] = observations[index].copy()
             infos[index]["TimeLimit.truncated"] = bool(truncated[index])
         if finished.size:
-            fresh, which = self.pool.reset(finished.astype(np.int32))
+            # A step resets what has ended, whatever its action. `reset` would begin a new game
+            # where a life was lost; SB3's AtariWrapper goes on with the next life.
+            fresh, *_, which = self.pool.step(self.sent[finished], finished.astype(np.int32))
             observations[which["env_id"]] = self.flat(fresh)
         return observations, rewards, dones, infos
 
