@@ -199,7 +199,7 @@ def test_images_whose_rows_are_gathered_by_threads(tmp_path):
     assert "gather" not in parts
 
 
-def test_compiling_is_a_part_of_its_own(tmp_path):
+def test_compiling_is_a_part_of_its_own(tmp_path, traced_only):
     run = isobatch.train(
         "CartPole-v1", **small(compile="on"), total_timesteps=384, quiet=True, profile=True,
         out=tmp_path / "run",

@@ -181,7 +181,7 @@ def test_float32_chunks_agree():
 
 
 @pytest.mark.parametrize("n_rows", [32, 20, 1])
-def test_padded_minibatch_has_the_gradient_of_its_own_rows(n_rows):
+def test_padded_minibatch_has_the_gradient_of_its_own_rows(n_rows, traced_only):
     taker = stepper(network().float())
     compiled = CompiledGradient(
         taker.model, taker.parameters, squared_errors, capacity=32, name="squared errors"

@@ -153,7 +153,7 @@ def test_a_run_whose_agent_was_killed_goes_on_with_one_worker_and_with_two(start
     assert not together.said()
 
 
-@pytest.mark.parametrize("whom", ["agent", "group"])
+@pytest.mark.parametrize("whom", [pytest.param("agent", marks=pytest.mark.long), "group"])
 def test_ctrl_c_saves_and_says_how_to_go_on(start, run, whom):
     command = start(*CARTPOLE, "--total-timesteps", 500_000, "--workers", 2, "--out", run)
     command.wait_for_rows(3)
@@ -188,6 +188,7 @@ def test_an_environment_that_raises_in_one_worker_ends_all_in_a_line(start, run,
     check_whole(run, 2000)
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_is_said_in_a_line(start, run):
     # The rows of 30 iterations are larger than such a checkpoint: what was saved is whole.
     words = ["--hidden-sizes", 8, "--total-timesteps", 25_600, "--workers", 2, "--out", run]
@@ -198,6 +199,7 @@ def test_a_disk_that_is_full_is_said_in_a_line(start, run):
     assert main(["check", str(run)]) == 0
 
 
+@pytest.mark.long
 def test_an_output_that_cannot_be_written_is_said_in_a_line(start):
     command = start(*CARTPOLE, "--workers", 2, "--out", "/dev/null/run")
     assert command.code() == 2
