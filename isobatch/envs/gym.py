@@ -293,15 +293,10 @@ def from_id(
         # As it is registered here: another process has not run what registered it.
         spec = _registered(env_id)
 
-        def bare() -> gymnasium.Env:
+        def make() -> gymnasium.Env:
             # Its checker only prints; what matters is checked here, once per rollout.
-            return gymnasium.make(spec, disable_env_checker=True, **options)
+            return wrapped(gymnasium.make(spec, disable_env_checker=True, **options), wrappers)
 
-        def dressed() -> gymnasium.Env:
-            return wrapped(bare(), wrappers)
-
-        # A process of its own would import PyTorch with this package, only to wrap nothing.
-        make = dressed if wrappers else bare
         return from_factory(make, env_id, seeds, vectorization, timeout)
     except UserError:
         raise

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isobatch.envs import child
+from isobatch.envs import child, wrappers
 from isobatch.envs.faults import TRACEBACK, EnvironmentFailed, misfit
 from isobatch.envs.spaces import ActionLayout, ObservationLayout
 from isobatch.envs.step import Observation, Step
@@ -108,6 +108,9 @@ class SupervisedEnv:
     ) -> None:
         import cloudpickle
 
+        # Their code is sent, not their name: importing this package would import PyTorch, which
+        # takes two seconds and 200 MB in each process.
+        cloudpickle.register_pickle_by_value(wrappers)
         self.name, self.n_envs = name, len(seeds)
         self.faults: list[Fault] = []
         """Those that no one has taken yet."""

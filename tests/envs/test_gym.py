@@ -162,9 +162,11 @@ def test_separate_processes_give_what_one_process_gives():
     assert len(given[0]) == 5
 
 
-def test_the_process_of_an_environment_has_no_pytorch():
+@pytest.mark.parametrize("wrappers", [(), ("frame_skip=2",)])
+def test_the_process_of_an_environment_has_no_pytorch(wrappers):
     """It takes two seconds and 200 MB to import, in each of them."""
-    recipe = preset("gymnasium:CartPole-v1", vectorization="supervised", n_envs=2)
+    own = {"vectorization": "supervised", "n_envs": 2, "wrappers": wrappers}
+    recipe = preset("gymnasium:CartPole-v1", **own)
     env = envs.make(recipe, [1, 2])
     try:
         children = Path("/proc/self/task").glob("*/children")
