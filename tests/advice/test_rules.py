@@ -1,7 +1,9 @@
 """Every rule speaks of a run made to break it, and none above a note of presets that learn."""
 
+import importlib
 import inspect
 import math
+import pkgutil
 import random
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 from recorded_runs import BROKEN, HEALTHY, history_of, recipe_of
 
 from isobatch import advice
-from isobatch.advice import RULES, SEVERITIES, Actions, Advice, History, findings
+from isobatch.advice import RULES, SEVERITIES, Actions, Advice, History, Rule, findings, rules
 from isobatch.cli.flags import Parser, add_recipe_flags, given
 from isobatch.presets import PRESETS, family_preset
 from isobatch.recipe import Recipe
@@ -89,6 +91,17 @@ BREAKING = {
 def broken(name):
     made = BREAKING[name]
     return history_of(made) if isinstance(made, str) else History(*made)
+
+
+def test_every_rule_that_is_written_has_its_place_in_the_order():
+    written = [
+        each
+        for room in pkgutil.iter_modules(rules.__path__)
+        for each in vars(importlib.import_module(f"{rules.__name__}.{room.name}")).values()
+        if isinstance(each, Rule)
+    ]
+    assert {each.name for each in written} == {each.name for each in RULES}
+    assert len({each.name for each in RULES}) == len(RULES)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
